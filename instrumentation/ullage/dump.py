@@ -1,0 +1,128 @@
+"""Prints segments, of living and of dead processes. Standard library only: it must run where nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ullage.segment.layout import SUFFIX, Kind, ProbeStatus
+from ullage.segment.reader import Snapshot, UnreadableError, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+NS = 1_000_000_000
+
+
+def dump(path: Path, out: TextIO, *, as_json: bool = False) -> int:
+    """Write what the segment at ``path``, or all segments in that directory, say.
+
+    Returns:
+        0; 1 if there is no segment, or one cannot be read (the others are written all the same).
+    """
+    paths = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    snapshots, errors = [], []
+    for one in paths:
+        try:
+            snapshots.append(read(one))
+        except FileNotFoundError:
+            errors.append(f"{one}: no such file")
+        except UnreadableError as error:
+            errors.append(str(error))
+    if not paths:
+        errors.append(f"{path}: no segment (*{SUFFIX}) here; is ULLAGE_DIR of the engine this directory?")
+    if as_json:
+        document = {"segments": [plain(snapshot) for snapshot in snapshots], "errors": errors}
+        json.dump(document, out, indent=2)
+        out.write("\n")
+    else:
+        for snapshot in snapshots:
+            out.writelines(f"{line}\n" for line in _lines(snapshot))
+        out.writelines(f"cannot read {error}\n" for error in errors)
+    return 1 if errors else 0
+
+
+def plain(value: Any) -> Any:
+    """Return a snapshot, or a part of one, as JSON knows it: enums by name, tuples as lists."""
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def _lines(snapshot: Snapshot) -> Iterator[str]:
+    process, identity = snapshot.process, snapshot.identity
+    condition = "running" if snapshot.alive else snapshot.outcome
+    yield f"{snapshot.name}  {condition}  incarnation {snapshot.incarnation}"
+    yield f"  {_known(identity, 'engine', 'engine_version', 'model_name')}, hook {identity.get('hook_version', '?')}"
+    yield (
+        f"  pid {process.pid}, started {_date(process.started_ns)}, {process.steps} steps, "
+        f"last {_date(process.step_ns)}, {process.hook_errors} hook errors"
+    )
+    for what, ns in (("stop declared", process.stop_ns), ("failure noted", process.failure_ns)):
+        if ns:
+            yield f"  {what} {_date(ns)}"
+    buffers = [buffer for buffer in snapshot.buffers if not buffer.inventory]
+    header = (
+        "buffer",
+        "unit",
+        "kind",
+        "used",
+        "high water",
+        "capacity",
+        "high water %",
+        "exhausted",
+        "violations",
+    )
+    rows = [
+        (
+            buffer.name,
+            buffer.unit,
+            buffer.kind.name.lower(),
+            str(buffer.used),
+            str(buffer.high_water),
+            str(buffer.capacity),
+            "-" if buffer.high_water_ratio is None or buffer.kind is Kind.FIXED else f"{buffer.high_water_ratio:.1%}",
+            str(buffer.exhaustions),
+            str(buffer.out_of_bounds),
+        )
+        for buffer in buffers
+    ]
+    yield from _table([header, *rows] if rows else [])
+    held = [buffer for buffer in snapshot.buffers if buffer.inventory]
+    if held:
+        yield f"  inventory: {sum(buffer.instances for buffer in held)} buffers, {sum(b.nbytes for b in held)} bytes"
+    for probe in snapshot.probes:
+        if probe.status is not ProbeStatus.INSTALLED:
+            yield f"  probe {probe.name}: {probe.status.name.lower()}, {probe.detail}"
+    for event in snapshot.events:
+        numbers = " ".join(map(str, event.numbers)).removesuffix(" 0 0")
+        what = f"{event.kind.name.lower()} {event.subject}"
+        yield f"  {_date(event.time_ns)}  {what} x{event.count}  {numbers} {event.detail}"
+    if snapshot.half_written:
+        yield f"  {snapshot.half_written} records half written, left out"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _known(identity: dict[str, Any], *names: str) -> str:
+    return " ".join(str(identity[name]) for name in names if identity.get(name)) or "unknown"
+
+
+def _date(ns: int) -> str:
+    return datetime.fromtimestamp(ns / NS, timezone.utc).isoformat(timespec="milliseconds") if ns else "never"

@@ -1,0 +1,114 @@
+"""Wraps one attribute of a class, so that the engine cannot tell, whatever our code does."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ullage.engines._probe import Probe
+from ullage.segment.layout import ProbeStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MARK = "__ullage__"
+
+
+@dataclass(frozen=True)
+class Hook:
+    """What to do at one function of an engine.
+
+    The callbacks get the call as the engine made it; ``self`` of the engine's object is ``args[0]``.
+
+    Attributes:
+        module: Where the class is defined.
+        target: ``Class.function``.
+        parameters: Names that the function must have; without one of them the probe is ``changed``.
+        before: ``before(args, kwargs)``.
+        after: ``after(result, args, kwargs)``.
+        failed: ``failed(exception, args, kwargs)``; the exception goes on to the engine unchanged.
+        denied_only: Run ``after`` only if the function returned None.
+    """
+
+    module: str
+    target: str
+    parameters: tuple[str, ...] = ()
+    before: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None
+    after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
+    failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
+    denied_only: bool = False
+    probe: Probe = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probe", Probe(self.target))
+
+    def install(self, module: Any) -> None:
+        """Wrap the function in ``module``, or say why not. Wrapping it again is a no-op."""
+        class_name, _, attribute = self.target.partition(".")
+        cls = getattr(module, class_name, None)
+        owner = _definer(cls, attribute)
+        if owner is None:
+            self.probe.set(ProbeStatus.ABSENT, f"{self.module} has no {self.target}")
+            return
+        original = owner.__dict__[attribute]
+        if hasattr(original, _MARK):
+            if getattr(original, _MARK) is not self.probe:
+                self.probe.set(ProbeStatus.DISABLED, "another copy of ullage watches it")
+            return
+        if not inspect.isfunction(original):
+            self.probe.set(ProbeStatus.CHANGED, f"it is a {type(original).__name__}, not a function")
+            return
+        missing = [name for name in self.parameters if name not in inspect.signature(original).parameters]
+        if missing:
+            self.probe.set(ProbeStatus.CHANGED, f"no parameter {', '.join(missing)}")
+            return
+        setattr(owner, attribute, self._wrap(original))
+        self.probe.set(ProbeStatus.INSTALLED)
+
+    def expected(self) -> None:
+        """A process that should have imported the module by now makes a step: say so if it has not."""
+        if self.probe.status is ProbeStatus.UNKNOWN:
+            self.probe.set(ProbeStatus.ABSENT, f"{self.module} was not imported")
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        probe, before, after, failed, denied_only = (
+            self.probe,
+            self.before,
+            self.after,
+            self.failed,
+            self.denied_only,
+        )
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not probe.live:
+                return original(*args, **kwargs)
+            probe.count()
+            if before is not None:
+                probe.run(before, args, kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                if failed is not None:
+                    probe.run(failed, error, args, kwargs)
+                raise
+            if after is not None and (result is None or not denied_only):
+                probe.run(after, result, args, kwargs)
+            return result
+
+        setattr(wrapper, _MARK, probe)
+        return wrapper
+
+
+def argument(name: str, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a call gave for a parameter, by name or at its position (self is 0); None if nothing."""
+    return kwargs[name] if name in kwargs else args[position] if position < len(args) else None
+
+
+def _definer(cls: Any, attribute: str) -> Any:
+    """Return the class that defines ``attribute``: wrapped there, it is wrapped once for all subclasses."""
+    if not inspect.isclass(cls):
+        return None
+    return next((base for base in cls.__mro__ if attribute in base.__dict__), None)

@@ -1,0 +1,133 @@
+"""A probe: one hook point, its record in the segment, and the breaker that switches it off."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ullage import safety
+from ullage.segment import layout
+from ullage.segment.layout import EventKind, P, ProbePayload, ProbeStatus, Q
+from ullage.session import SINK, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ullage.segment.writer import Segment
+
+MAX_ERRORS = 10
+COST_WINDOW_CALLS = 1_000
+MAX_MEAN_COST_NS = 50_000
+
+_clock = time.perf_counter_ns
+
+
+class Probe:
+    """One hook point and what became of it.
+
+    After ``MAX_ERRORS`` errors, or a mean cost above ``MAX_MEAN_COST_NS`` over ``COST_WINDOW_CALLS`` runs of our
+    code, it switches itself off: the wrapper then only calls the engine's function.
+
+    It has a record in the segment once it is known what became of it: a module that this process never imports
+    is none of its hook points.
+
+    Attributes:
+        name: ``Class.function`` in the engine's words.
+        live: Whether our code runs at this hook point.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.live = False
+        self.calls = 0
+        self._status = ProbeStatus.UNKNOWN
+        self._detail = ""
+        self._errors = 0
+        self._cost_ns = 0
+        self._runs = 0
+        self._window_start_ns = 0
+        self._words = SINK
+        self._segment: Segment | None = None
+        self._index: int | None = None
+
+    @property
+    def status(self) -> ProbeStatus:
+        """Whether the hook point is watched; unknown until its module was imported."""
+        return self._status
+
+    def set(self, status: ProbeStatus, detail: str = "") -> None:
+        """Say what became of the hook point, and why it is not installed."""
+        decided = self._status is not ProbeStatus.UNKNOWN
+        self._status, self._detail = status, detail
+        self.live = status is ProbeStatus.INSTALLED
+        if decided:
+            self._publish()
+        else:
+            session.expect(self)
+
+    def count(self) -> None:
+        """The engine called the function."""
+        self.calls += 1
+        self._words[Q.CALLS] = self.calls
+
+    def run(self, hook: Callable[..., object], *args: object) -> None:
+        """Run our code, accounting for its cost and its errors. Raises nothing (but see ``ULLAGE_STRICT``)."""
+        start = _clock()
+        try:
+            hook(*args)
+        except Exception as error:
+            self._failed(error)
+        self._cost_ns += _clock() - start
+        self._runs += 1
+        if not self._runs % COST_WINDOW_CALLS:
+            self._check_cost()
+
+    def attach(self, segment: Segment) -> None:
+        """Take a record of ``segment``."""
+        self._index = segment.allocate(layout.PROBES)
+        if self._index is None:
+            session.drop(P.DROPPED_PROBES)
+            return
+        self._segment = segment
+        self._words = segment.words(layout.PROBES, self._index)
+        self._words[Q.CALLS] = self.calls
+        self._words[Q.ERRORS] = self._errors
+        self._words[Q.COST_NS] = self._cost_ns
+        self._publish()
+
+    def detach(self) -> None:
+        """The session is switched off, and the probe with it."""
+        self.set(ProbeStatus.DISABLED, "switched off")
+        self._words, self._segment = SINK, None
+
+    def forked(self) -> bool:
+        """In a forked child: count from zero, in the child's segment."""
+        self._words, self._segment = SINK, None
+        self.calls = self._errors = self._cost_ns = self._runs = self._window_start_ns = 0
+        return True
+
+    def _publish(self) -> None:
+        self._words[Q.STATUS] = self._status
+        if self._segment is not None and self._index is not None:
+            payload = ProbePayload(layout.text(self.name, 80), layout.text(self._detail, 64))
+            self._segment.seal(layout.PROBES, self._index, payload.pack())
+
+    def _failed(self, error: Exception) -> None:
+        self._errors += 1
+        self._words[Q.ERRORS] = self._errors
+        if self._errors >= MAX_ERRORS:
+            self._disable(f"{self._errors} errors, last {type(error).__name__}")
+        safety.caught(f"probe {self.name}", error)
+
+    def _check_cost(self) -> None:
+        self._words[Q.COST_NS] = self._cost_ns
+        mean = (self._cost_ns - self._window_start_ns) // COST_WINDOW_CALLS
+        self._window_start_ns = self._cost_ns
+        if mean > MAX_MEAN_COST_NS:
+            self._disable(f"mean cost {mean // 1000} us over {COST_WINDOW_CALLS} calls")
+
+    def _disable(self, why: str) -> None:
+        if self.live:
+            self.set(ProbeStatus.DISABLED, why)
+            session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
+            safety.log_once(f"probe {self.name} switched itself off: {why}")

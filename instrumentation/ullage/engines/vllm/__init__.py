@@ -1,0 +1,58 @@
+"""vLLM: the plugin that vLLM loads in each of its processes, and the versions it was made for."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from ullage import safety
+from ullage.session import session
+
+SUPPORTED = ((0, 22), (0, 34))
+"""First version supported, and first one not: what was read of the hooked functions, see docs/engines.md."""
+
+_registered = False
+
+
+def register() -> None:
+    """Install the probes; the entry point ``vllm.general_plugins``.
+
+    Called by vLLM without a guard, several times, in processes of all kinds: it raises nothing, opens nothing
+    and imports nothing of vLLM. A probe is installed when vLLM imports the module that it is for.
+    """
+    with safety.shield("register"):
+        _register()
+
+
+def _register() -> None:
+    global _registered  # noqa: PLW0603  once per process
+    if _registered or safety.disabled() or "vllm.model_executor.models.registry" in sys.orig_argv:
+        return
+    _registered = True
+    version = str(getattr(sys.modules.get("vllm"), "__version__", ""))
+    if not supported(version):
+        first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
+        safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
+        return
+    from ullage.engines._imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
+    from ullage.engines.vllm import lifecycle, runner_v1, scheduler  # noqa: PLC0415
+
+    session.engine = "vllm"
+    session.identify(engine_version=version)
+    watch = ImportWatch()
+    for hook in (*lifecycle.HOOKS, *scheduler.HOOKS, *runner_v1.HOOKS):
+        watch.when_imported(hook.module, hook.install)
+
+    def check() -> None:
+        watch.check()
+        for role, hooks in (("core", scheduler.HOOKS), ("worker", runner_v1.HOOKS)):
+            for hook in hooks if role in session.roles else ():
+                hook.expected()
+
+    session.at_checks(check)
+
+
+def supported(version: str) -> bool:
+    """Tell whether the probes were made for this version of vLLM, such as ``0.32.0+cpu``."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and SUPPORTED[0] <= (int(match[1]), int(match[2])) < SUPPORTED[1]

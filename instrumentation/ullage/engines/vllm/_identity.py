@@ -1,0 +1,33 @@
+"""What a process of vLLM is called, from its configuration object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ullage.session import session
+
+
+def identify(config: Any, role: str) -> None:
+    """Publish that this process plays ``role`` (frontend, core or worker) for the engine of ``config``."""
+    parallel, model = config.parallel_config, config.model_config
+    session.roles.add(role)
+    fields: dict[str, str | int] = {"model_name": _model_name(model)}
+    if role != "frontend":
+        fields["dp_size"] = parallel.data_parallel_size
+        fields["dp_rank"] = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+    if role == "worker":
+        tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+        fields["tp_rank"] = parallel.rank % tensor
+        fields["pp_rank"] = parallel.rank // tensor % pipeline
+        fields["pp_size"] = pipeline
+    session.identify(**fields)
+
+
+def location(config: Any) -> str:
+    """Where the engine's tensors live."""
+    return "host" if config.device_config.device_type == "cpu" else "device"
+
+
+def _model_name(model: Any) -> str:
+    name = getattr(model, "served_model_name", None) or model.model
+    return str(name[0] if isinstance(name, list) else name)

@@ -1,0 +1,119 @@
+"""The V1 model runner, in a worker: request slots, step tokens, block-table rows; its tensors as inventory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.buffers import Buffer, Held, buffer, inventory
+from ullage.engines._patch import Hook, argument
+from ullage.engines.vllm._identity import identify
+from ullage.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+
+
+class _Watched:
+    """The buffers of this process's runner."""
+
+    slots: Buffer
+    tokens: Buffer
+    rows: dict[int, Buffer]
+    """One per KV-cache group, by ``id`` of its block table."""
+
+
+_watched = _Watched()
+_watched.rows = {}
+
+
+def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
+    runner = args[0]
+    identify(runner.vllm_config, "worker")
+    _watched.slots = buffer(
+        "request_slots", capacity=runner.max_num_reqs, unit="requests", kind="managed", limit="max_num_seqs"
+    )
+    _watched.tokens = buffer(
+        "step_tokens",
+        capacity=runner.max_num_tokens,
+        unit="tokens",
+        kind="managed",
+        limit="max_num_batched_tokens",
+    )
+
+
+def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
+    """Only now are the sizes final: before, the tables of a healthy engine can have another width."""
+    if argument("is_profiling", 2, args, kwargs):
+        return
+    runner = args[0]
+    tables = runner.input_batch.block_table.block_tables
+    names = [f"block_table_row-{group}" for group in range(len(tables))] if len(tables) > 1 else ["block_table_row"]
+    _watched.rows = {
+        id(table): buffer(
+            name, capacity=table.max_num_blocks_per_req, unit="blocks", kind="fixed", limit="max_model_len"
+        )
+        for name, table in zip(names, tables, strict=True)
+    }
+    inventory("runner", _held(runner))
+    inventory("block_table", (held for table in tables for held in _held(table)))
+
+
+def _held(owner: Any) -> Iterator[Held]:
+    """Yield the pairs of a host and a device tensor that ``owner`` holds. Reads shapes, never contents."""
+    for attribute, value in vars(owner).items():
+        if type(value).__name__ == "CpuGpuBuffer":
+            host, device = value.cpu, value.gpu
+            alias = device is host or device.data_ptr() == host.data_ptr()
+            yield Held(
+                attribute,
+                tuple(host.shape),
+                str(host.dtype).removeprefix("torch."),
+                host.nbytes + (0 if alias else device.nbytes),
+                "host" if device.device.type == "cpu" else "device",
+            )
+
+
+def _executed(_result: Any, args: Args, kwargs: Kwargs) -> None:
+    _watched.slots.observe(args[0].input_batch.num_reqs)
+    _watched.tokens.observe(argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens)
+    if "core" not in session.roles:
+        session.tick()
+
+
+def _execute_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+    session.note_exception("GPUModelRunner.execute_model", error)
+
+
+def _row_grows(args: Args, kwargs: Kwargs) -> None:
+    """Before the write: a row that is too short raises in numpy, or on a device spills into the next row."""
+    table = args[0]
+    row = _watched.rows.get(id(table))
+    if row is not None:
+        blocks = len(argument("block_ids", 1, args, kwargs))
+        if getattr(table, "use_hybrid_blocks", False):
+            blocks *= table.blocks_per_kv_block
+        row.observe(int(table.num_blocks_per_row[argument("row_idx", 2, args, kwargs)]) + blocks)
+
+
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+
+HOOKS = (
+    Hook(_RUNNER, "GPUModelRunner.__init__", after=_created),
+    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized),
+    Hook(
+        _RUNNER,
+        "GPUModelRunner.execute_model",
+        ("scheduler_output",),
+        after=_executed,
+        failed=_execute_failed,
+    ),
+    Hook(
+        "vllm.v1.worker.block_table",
+        "BlockTable.append_row",
+        ("block_ids", "row_idx"),
+        before=_row_grows,
+    ),
+)

@@ -1,0 +1,128 @@
+"""The scheduler, in the engine core: KV blocks, running requests, scheduled tokens, and who was denied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.buffers import Buffer, buffer
+from ullage.engines._patch import Hook, argument
+from ullage.engines.vllm._identity import identify, location
+from ullage.session import session
+
+if TYPE_CHECKING:
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+
+
+class _Watched:
+    """The buffers of this process's scheduler."""
+
+    kv_blocks: Buffer
+    running: Buffer
+    tokens: Buffer
+    denied = 0
+    """Running requests denied in this step whose preemption is still to come."""
+
+
+_watched = _Watched()
+
+
+def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
+    scheduler = args[0]
+    config = scheduler.vllm_config
+    identify(config, "core")
+    _watched.kv_blocks = buffer(
+        "kv_blocks",
+        capacity=_pool(scheduler).num_gpu_blocks - 1,  # block 0 is the null block, never given out
+        unit="blocks",
+        kind="managed",
+        location=location(config),
+        limit="num_gpu_blocks",
+    )
+    _watched.running = buffer(
+        "running_requests",
+        capacity=scheduler.max_num_running_reqs,
+        unit="requests",
+        kind="managed",
+        limit="max_num_seqs",
+    )
+    _watched.tokens = buffer(
+        "scheduled_tokens",
+        capacity=scheduler.max_num_scheduled_tokens,
+        unit="tokens",
+        kind="managed",
+        limit="max_num_batched_tokens",
+    )
+
+
+def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
+    """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed."""
+    _watched.denied = 0
+    _watched.tokens.observe(output.total_num_scheduled_tokens)
+    session.tick(_observe(args[0]))
+
+
+def _updated(_output: Any, args: Args, _kwargs: Kwargs) -> None:
+    """The end of a step: finished requests are gone. What vLLM's own statistics show."""
+    session.set_running(_observe(args[0]))
+
+
+def _observe(scheduler: Any) -> int:
+    pool = _pool(scheduler)
+    running = len(scheduler.running)
+    _watched.kv_blocks.observe(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
+    _watched.running.observe(running)
+    return running
+
+
+def _denied(_result: None, args: Args, kwargs: Kwargs) -> None:
+    """No blocks for a request. Waiting, it goes on waiting; running, somebody will be preempted for it."""
+    if argument("request", 1, args, kwargs).status.name == "RUNNING":
+        _watched.denied += 1
+        _watched.kv_blocks.exhausted(argument("num_new_tokens", 2, args, kwargs) or 0)
+    else:
+        _watched.kv_blocks.deferred()
+
+
+def _preempted(_args: Args, _kwargs: Kwargs) -> None:
+    """One exhaustion per preemption: the denial that led to it is counted already."""
+    if _watched.denied:
+        _watched.denied -= 1
+    else:
+        _watched.kv_blocks.exhausted()
+
+
+def _allocation_failed(error: BaseException, args: Args, kwargs: Kwargs) -> None:
+    if isinstance(error, ValueError):
+        _watched.kv_blocks.exhausted(argument("num_blocks", 1, args, kwargs) or 0)
+
+
+def _schedule_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+    session.note_exception("Scheduler.schedule", error)
+
+
+def _pool(scheduler: Any) -> Any:
+    return scheduler.kv_cache_manager.block_pool
+
+
+_SCHEDULER = "vllm.v1.core.sched.scheduler"
+
+HOOKS = (
+    Hook(_SCHEDULER, "Scheduler.__init__", after=_created),
+    Hook(_SCHEDULER, "Scheduler.schedule", after=_scheduled, failed=_schedule_failed),
+    Hook(_SCHEDULER, "Scheduler.update_from_output", after=_updated),
+    Hook(_SCHEDULER, "Scheduler._preempt_request", before=_preempted),
+    Hook(
+        "vllm.v1.core.kv_cache_manager",
+        "KVCacheManager.allocate_slots",
+        ("request", "num_new_tokens"),
+        after=_denied,
+        denied_only=True,
+    ),
+    Hook(
+        "vllm.v1.core.block_pool",
+        "BlockPool.get_new_blocks",
+        ("num_blocks",),
+        failed=_allocation_failed,
+    ),
+)

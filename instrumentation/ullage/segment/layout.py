@@ -1,0 +1,394 @@
+"""The segment format, and the only module that knows bytes.
+
+Everything is little-endian. A file is a header page that describes regions, and the regions themselves; each
+region is an array of records of one stride. A record has two parts:
+
+* *plain* words: aligned 64-bit integers, each stored by one instruction and therefore never torn, but not
+  consistent with one another;
+* a *seal*: a sequence number, a CRC-32 and a payload. The sequence number is zero while the payload is being
+  written and is stored last; the checksum covers the payload and the sequence number. Zero in both: empty.
+
+Compatibility: fields are only appended, to the plain words as to the payload, and the header says where each
+seal starts and how many bytes its checksum covers. A reader takes the prefix that it knows and reads zero for
+what an older file lacks. Another ``MAJOR`` is another format. ``docs/segment.md`` is this module in prose.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+MAGIC = b"ULLAGE\r\n"
+MAJOR = 1
+MINOR = 0
+SUFFIX = ".ullage"
+PAGE = 4096
+INCARNATION_BYTES = 16
+
+
+class Region(NamedTuple):
+    """Where one array of records lies.
+
+    Attributes:
+        id: Which records these are.
+        records: How many.
+        offset: Of the first record, bytes from the start of the file.
+        stride: Bytes from one record to the next.
+        sealed_at: Offset of the seal within a record; the plain words end here.
+        sealed_bytes: Payload bytes under the checksum; 0 for a record without a seal.
+    """
+
+    id: int
+    records: int
+    offset: int
+    stride: int
+    sealed_at: int
+    sealed_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the region."""
+        return self.offset + self.records * self.stride
+
+
+class RegionId(IntEnum):
+    """The kinds of record."""
+
+    PROCESS = 1
+    IDENTITY = 2
+    PROBES = 3
+    BUFFERS = 4
+    CLAIMS = 5
+    EVENTS = 6
+
+
+SEAL = struct.Struct("<qq")  # sequence number, CRC-32
+
+PROCESS = Region(RegionId.PROCESS, 1, PAGE, 512, 512, 0)
+IDENTITY = Region(RegionId.IDENTITY, 1, PROCESS.end, 3584, 0, 3584 - SEAL.size)
+PROBES = Region(RegionId.PROBES, 64, IDENTITY.end, 192, 32, 144)
+BUFFERS = Region(RegionId.BUFFERS, 512, PROBES.end, 384, 200, 168)
+CLAIMS = Region(RegionId.CLAIMS, 256, BUFFERS.end, 1024, 32, 976)
+EVENTS = Region(RegionId.EVENTS, 1024, CLAIMS.end, 512, 0, 496)
+REGIONS = (PROCESS, IDENTITY, PROBES, BUFFERS, CLAIMS, EVENTS)
+FILE_BYTES = -(-EVENTS.end // PAGE) * PAGE
+INVENTORY_MAX = BUFFERS.records // 2
+
+
+class P(IntEnum):
+    """Plain words of the process record. Times are nanoseconds since the Unix epoch, 0 for never."""
+
+    PID = 0
+    STARTED_NS = 1
+    STEPS = 2
+    STEP_NS = 3
+    RUNNING = 4
+    STOP_NS = 5
+    FAILURE_NS = 6
+    EXCEPTION_NS = 7
+    HOOK_ERRORS = 8
+    DROPPED_BUFFERS = 9
+    DROPPED_CLAIMS = 10
+    DROPPED_PROBES = 11
+    EVENTS = 12
+    DISABLED_NS = 13
+
+
+class Q(IntEnum):
+    """Plain words of a probe record."""
+
+    STATUS = 0
+    CALLS = 1
+    ERRORS = 2
+    COST_NS = 3
+
+
+class B(IntEnum):
+    """Plain words of a buffer record: a cold part, the hot cache line (16 to 23), and the epoch once more.
+
+    ``EPOCH`` and ``EPOCH_CHECK`` bracket the record: a writer that changes several words together (a resize, a
+    slot used anew) stores ``EPOCH_CHECK`` first and ``EPOCH`` last, so a reader that copies upwards and finds
+    them equal has words of one epoch.
+    """
+
+    EPOCH = 0
+    CAPACITY = 1
+    BEYOND = 2
+    HIGH_WATER_NS = 3
+    EXHAUSTIONS = 4
+    EXHAUSTED_FIRST_NS = 5
+    EXHAUSTED_LAST_NS = 6
+    DEFERRALS = 7
+    CHECKS = 8
+    VIOLATIONS = 9
+    WORST_INDEX = 10
+    VIOLATION_NS = 11
+    GROWS = 12
+    SHRINKS = 13
+    PRIOR_HIGH_WATER = 14
+    PRIOR_RATIO_PPM = 15
+    USED = 16
+    HIGH_WATER = 17
+    N50 = 18
+    N75 = 19
+    N90 = 20
+    N95 = 21
+    N99 = 22
+    N100 = 23
+    EPOCH_CHECK = 24
+
+
+COLD_WORDS = slice(B.EPOCH, B.USED)
+HOT_WORDS = slice(B.USED, B.EPOCH_CHECK)
+OCCUPANCY_STEPS = (0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+"""Upper edges, as shares of the capacity, of the six occupancy counts; ``BEYOND`` counts what is above 1."""
+
+
+class C(IntEnum):
+    """Plain words of a claim record."""
+
+    CHECKS = 0
+    VIOLATIONS = 1
+    VIOLATION_FIRST_NS = 2
+    VIOLATION_LAST_NS = 3
+
+
+class Kind(IntEnum):
+    """What being full means for a buffer."""
+
+    UNKNOWN = 0
+    HARD = 1
+    MANAGED = 2
+    FIXED = 3
+
+
+class Location(IntEnum):
+    """Where a buffer lives."""
+
+    UNKNOWN = 0
+    HOST = 1
+    PINNED = 2
+    DEVICE = 3
+
+
+class ProbeStatus(IntEnum):
+    """Whether a hook point is watched."""
+
+    UNKNOWN = 0
+    INSTALLED = 1
+    ABSENT = 2
+    CHANGED = 3
+    DISABLED = 4
+
+
+class Role(IntEnum):
+    """What a claim says of a size."""
+
+    UNKNOWN = 0
+    PROVIDES = 1
+    REQUIRES = 2
+    IS = 3
+
+
+class Relation(IntEnum):
+    """How the claims on one dimension must relate."""
+
+    UNKNOWN = 0
+    EQUAL = 1
+    AT_LEAST = 2
+
+
+class EventKind(IntEnum):
+    """What happened."""
+
+    UNKNOWN = 0
+    RESIZE = 1
+    BOUNDS_VIOLATION = 2
+    EXHAUSTION = 3
+    HOOK_ERROR = 4
+    HOST_EXCEPTION = 5
+    FAILURE = 6
+    STOP = 7
+    PROBE_DISABLED = 8
+    CONFLICT = 9
+
+
+FLAG_INVENTORY = 1
+"""Buffer flag: known by capacity and bytes only; ``limit`` holds dtype and shape."""
+FLAG_INPUTS_TRUNCATED = 1
+"""Claim flag: not all inputs fitted."""
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+def enum_of(kind: type[_E], value: int) -> _E:
+    """Return the member of ``kind`` for ``value``; its ``UNKNOWN`` for a number of a newer writer."""
+    try:
+        return kind(value)
+    except ValueError:
+        return kind(0)
+
+
+def text(value: str, size: int) -> bytes:
+    """Encode ``value`` as UTF-8 in at most ``size`` bytes, cut between characters."""
+    data = value.encode("utf-8", "replace")
+    return data if len(data) <= size else data[:size].decode("utf-8", "ignore").encode()
+
+
+def untext(field: bytes) -> str:
+    """Decode a zero-padded text field."""
+    return field.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def checksum(payload: bytes, sequence: int) -> int:
+    """CRC-32 over a payload and its sequence number."""
+    return zlib.crc32(sequence.to_bytes(8, "little", signed=True), zlib.crc32(payload))
+
+
+_BUFFER = struct.Struct("<qIBBH16s40s96s")
+_PROBE = struct.Struct("<80s64s")
+_EVENT = struct.Struct("<qq4qI96s348s")
+MAX_DIMS = 8
+_CLAIM = struct.Struct(f"<{MAX_DIMS}qBBH4x8s16s16s96s64s704s")
+NO_SIZE = -1
+"""A dimension of a claim that is not compared."""
+
+
+class BufferPayload(NamedTuple):
+    """The sealed descriptor of a buffer: bytes in total, of ``instances`` alike (61 layers are one record)."""
+
+    nbytes: int
+    instances: int
+    kind: int
+    location: int
+    flags: int
+    unit: bytes
+    limit: bytes
+    name: bytes
+
+    def pack(self) -> bytes:
+        """Return the payload's bytes."""
+        return _BUFFER.pack(*self)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> BufferPayload:
+        """Read a payload."""
+        return cls._make(_BUFFER.unpack_from(payload))
+
+
+class ProbePayload(NamedTuple):
+    """The sealed descriptor of a probe: its name, and why it is not installed."""
+
+    name: bytes
+    detail: bytes
+
+    def pack(self) -> bytes:
+        """Return the payload's bytes."""
+        return _PROBE.pack(*self)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> ProbePayload:
+        """Read a payload."""
+        return cls._make(_PROBE.unpack_from(payload))
+
+
+class EventPayload(NamedTuple):
+    """One event. ``total`` is how often this kind happened to this subject; ``numbers`` depend on the kind."""
+
+    time_ns: int
+    total: int
+    numbers: tuple[int, int, int, int]
+    kind: int
+    subject: bytes
+    detail: bytes
+
+    def pack(self) -> bytes:
+        """Return the payload's bytes."""
+        return _EVENT.pack(*self[:2], *self.numbers, *self[3:])
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> EventPayload:
+        """Read a payload."""
+        time_ns, total, *numbers, kind, subject, detail = _EVENT.unpack_from(payload)
+        return cls(time_ns, total, (numbers[0], numbers[1], numbers[2], numbers[3]), kind, subject, detail)
+
+
+class ClaimPayload(NamedTuple):
+    """One claim: the shape (``NO_SIZE`` where not compared), and its inputs as a JSON object of scalars."""
+
+    shape: tuple[int, ...]
+    role: int
+    flags: int
+    relations: bytes
+    dtype: bytes
+    unit: bytes
+    contract: bytes
+    source: bytes
+    inputs: bytes
+
+    def pack(self) -> bytes:
+        """Return the payload's bytes."""
+        padding = [0] * (MAX_DIMS - len(self.shape))
+        return _CLAIM.pack(*self.shape, *padding, len(self.shape), *self[1:])
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> ClaimPayload:
+        """Read a payload."""
+        values = _CLAIM.unpack_from(payload)
+        return cls(values[: min(values[MAX_DIMS], MAX_DIMS)], *values[MAX_DIMS + 1 :])
+
+
+_HEADER = struct.Struct(f"<8sIIQ{INCARNATION_BYTES}sI")
+_REGION = struct.Struct("<IIQIII4x")
+_CRC = struct.Struct("<I")
+MAX_REGIONS = 64
+
+
+class Header(NamedTuple):
+    """What the first page says."""
+
+    major: int
+    minor: int
+    file_bytes: int
+    incarnation: str
+    regions: dict[int, Region]
+
+
+class BadHeaderError(ValueError):
+    """A file is no segment, or one that this version cannot read. ``reason`` is a bounded word for a label."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def pack_header(incarnation: bytes) -> bytes:
+    """Return the header page of a new segment."""
+    head = _HEADER.pack(MAGIC, MAJOR, MINOR, FILE_BYTES, incarnation, len(REGIONS))
+    body = head + b"".join(_REGION.pack(*region) for region in REGIONS)
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def unpack_header(page: bytes) -> Header:
+    """Read a header page.
+
+    Raises:
+        BadHeaderError: The page is short, not ours, of another major version, or damaged.
+    """
+    if len(page) < _HEADER.size:
+        reason = "truncated" if page else "empty"
+        raise BadHeaderError(reason, f"the file ends after {len(page)} bytes, inside the header")
+    magic, major, minor, file_bytes, incarnation, count = _HEADER.unpack_from(page)
+    if magic != MAGIC:
+        raise BadHeaderError("magic", f"not a segment: it starts with {magic!r}, not {MAGIC!r}")
+    if major != MAJOR:
+        raise BadHeaderError("version", f"format {major}.{minor}; this reader knows {MAJOR}.x")
+    end = _HEADER.size + min(count, MAX_REGIONS) * _REGION.size
+    if len(page) < end + _CRC.size:
+        raise BadHeaderError("truncated", f"the file ends after {len(page)} bytes, inside the region table")
+    if count > MAX_REGIONS or _CRC.unpack_from(page, end)[0] != zlib.crc32(page[:end]):
+        raise BadHeaderError("checksum", "the header's checksum does not fit its contents")
+    regions = (Region(*_REGION.unpack_from(page, _HEADER.size + i * _REGION.size)) for i in range(count))
+    return Header(major, minor, file_bytes, incarnation.hex(), {region.id: region for region in regions})

@@ -1,0 +1,417 @@
+"""Reads a segment, of a living or a dead process, into frozen values.
+
+Reads with ``pread`` only: a file that shrinks or vanishes is a short read, never a signal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ullage.segment import layout
+from ullage.segment.layout import (
+    SEAL,
+    B,
+    BadHeaderError,
+    BufferPayload,
+    ClaimPayload,
+    EventKind,
+    EventPayload,
+    Kind,
+    Location,
+    ProbePayload,
+    ProbeStatus,
+    Region,
+    Relation,
+    Role,
+    enum_of,
+    untext,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_FLOCK = struct.Struct("hhqqi4x")
+_RETRIES = 3
+
+
+class UnreadableError(Exception):
+    """A file that cannot be read as a segment. ``reason`` is a bounded word, fit for a label."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Process(NamedTuple):
+    """The plain words of a process, in the order of ``layout.P``. Times in ns since the epoch, 0 for never."""
+
+    pid: int
+    started_ns: int
+    steps: int
+    step_ns: int
+    running: int
+    stop_ns: int
+    failure_ns: int
+    exception_ns: int
+    hook_errors: int
+    dropped_buffers: int
+    dropped_claims: int
+    dropped_probes: int
+    events: int
+    disabled_ns: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One hook point: its status, how often it was called, errors of ours in it, and what it cost in ns."""
+
+    name: str
+    detail: str
+    status: ProbeStatus
+    calls: int
+    errors: int
+    cost_ns: int
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer. Sizes in ``unit``; ``occupancy`` counts observations per step of ``OCCUPANCY_STEPS``.
+
+    ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
+    where the capacity is 0.
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    location: Location
+    limit: str
+    nbytes: int
+    instances: int
+    inventory: bool
+    capacity: int
+    used: int
+    high_water: int
+    high_water_ns: int
+    high_water_ratio: float | None
+    occupancy: tuple[int, ...]
+    beyond: int
+    exhaustions: int
+    exhausted_first_ns: int
+    exhausted_last_ns: int
+    deferrals: int
+    checks: int
+    violations: int
+    worst_index: int
+    violation_ns: int
+    grows: int
+    shrinks: int
+
+    @property
+    def observations(self) -> int:
+        """How often the buffer was observed."""
+        return sum(self.occupancy) + self.beyond
+
+    @property
+    def ratio(self) -> float | None:
+        """Share of the capacity in use; None where the capacity is 0."""
+        return self.used / self.capacity if self.capacity else None
+
+    @property
+    def out_of_bounds(self) -> int:
+        """Bounds violations; for a buffer whose overflow is damage, observations beyond it are among them."""
+        return self.violations + (0 if self.kind is Kind.MANAGED else self.beyond)
+
+    @property
+    def bounds_checks(self) -> int:
+        """Checks of a bound; for a buffer whose overflow is damage, every observation is one."""
+        return self.checks + (0 if self.kind is Kind.MANAGED else self.observations)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one source says of a size. ``None`` in ``shape`` is not compared; ``inputs`` as recorded."""
+
+    contract: str
+    source: str
+    role: Role
+    shape: tuple[int | None, ...]
+    relations: tuple[Relation, ...]
+    dtype: str
+    unit: str
+    inputs: dict[str, Any]
+    inputs_truncated: bool
+    checks: int
+    violations: int
+    violation_first_ns: int
+    violation_last_ns: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """One dated record. ``count`` is how often this happened to ``subject`` by then."""
+
+    number: int
+    time_ns: int
+    kind: EventKind
+    subject: str
+    count: int
+    numbers: tuple[int, int, int, int]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that one segment said at one moment.
+
+    ``half_written`` counts records caught in the middle of a write (or left so by a death) and skipped.
+    """
+
+    incarnation: str
+    version: str
+    alive: bool
+    identity: dict[str, Any]
+    process: Process
+    probes: tuple[Probe, ...]
+    buffers: tuple[Buffer, ...]
+    claims: tuple[Claim, ...]
+    events: tuple[Event, ...]
+    half_written: int
+
+    @property
+    def name(self) -> str:
+        """The process name, unique within the pod up to a second living process of the same name."""
+        return str(self.identity.get("process", "unknown"))
+
+    @property
+    def engine_id(self) -> str:
+        """What the processes of one engine share."""
+        return str(self.identity.get("engine_id", ""))
+
+    @property
+    def outcome(self) -> str:
+        """How this process, if it is dead, ended by its own word: stopped, crashed or killed."""
+        process = self.process
+        if process.stop_ns:
+            return "stopped"
+        if process.failure_ns or process.exception_ns > process.step_ns:
+            return "crashed"
+        return "killed"
+
+
+def read(path: Path, *, records: bool = True) -> Snapshot:
+    """Read the segment at ``path``; without ``records``, leave claims and events out.
+
+    Raises:
+        FileNotFoundError: It is gone.
+        UnreadableError: It is something else, damaged, or of another format version.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = "permission" if isinstance(error, PermissionError) else "not_regular"
+        raise UnreadableError(reason, f"{path}: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise UnreadableError("not_regular", f"{path}: not a regular file")
+        return _read(fd, records=records)
+    except BadHeaderError as error:
+        raise UnreadableError(error.reason, f"{path}: {error}") from error
+    except OSError as error:
+        raise UnreadableError("io", f"{path}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def is_alive(path: Path) -> bool:
+    """Tell whether the segment at ``path`` has a living writer, without reading it.
+
+    Raises:
+        OSError: It is gone, or cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+def is_locked(fd: int) -> bool:
+    """Tell whether a writer holds the segment's lock: the kernel drops it when the process is gone."""
+    probe = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, probe))[0] != fcntl.F_UNLCK)
+
+
+def _read(fd: int, *, records: bool) -> Snapshot:
+    # The lock first: if nobody holds it, what is read afterwards is final.
+    alive = is_locked(fd)
+    header = layout.unpack_header(os.pread(fd, layout.PAGE, 0))
+    if os.fstat(fd).st_size < header.file_bytes:
+        raise BadHeaderError("truncated", f"shorter than the {header.file_bytes} bytes its header states")
+    half_written = 0
+
+    def sealed(known: Region) -> Iterator[tuple[int, memoryview, bytes]]:
+        """Yield (sequence, plain words, payload) of each written record, as long as this version knows it."""
+        nonlocal half_written
+        region = header.regions.get(known.id)
+        if region is None:
+            return
+        check = _epochs_match if known.id == layout.RegionId.BUFFERS else None
+        for record, sequence, payload in _records(fd, region, check):
+            if payload is None:
+                half_written += 1
+            else:
+                plain = record[: region.sealed_at].ljust(known.sealed_at, b"\0")[: known.sealed_at]
+                yield sequence, memoryview(plain).cast("q"), payload.ljust(known.sealed_bytes, b"\0")
+
+    words = _plain(fd, header.regions.get(layout.PROCESS.id, layout.PROCESS), len(Process._fields))
+    return Snapshot(
+        incarnation=header.incarnation,
+        version=f"{header.major}.{header.minor}",
+        alive=alive,
+        identity=next((_json(payload) for _, _, payload in sealed(layout.IDENTITY)), {}),
+        process=Process(*words),
+        probes=tuple(_probe(plain, payload) for _, plain, payload in sealed(layout.PROBES)),
+        buffers=tuple(_buffer(plain, payload) for _, plain, payload in sealed(layout.BUFFERS)),
+        claims=tuple(_claim(plain, payload) for _, plain, payload in sealed(layout.CLAIMS)) if records else (),
+        events=tuple(sorted((_event(n, payload) for n, _, payload in sealed(layout.EVENTS)), key=lambda e: e.number))
+        if records
+        else (),
+        half_written=half_written,
+    )
+
+
+def _plain(fd: int, region: Region, count: int) -> memoryview:
+    data = os.pread(fd, min(region.stride, count * 8), region.offset)
+    return memoryview(data.ljust(count * 8, b"\0")).cast("q")
+
+
+def _records(
+    fd: int, region: Region, check: Callable[[bytes], bool] | None
+) -> Iterator[tuple[bytes, int, bytes | None]]:
+    """Yield (record, sequence, payload) of the used records; the payload is None for a half-written one."""
+    stride, seal_at, payload_at = region.stride, region.sealed_at, region.sealed_at + SEAL.size
+    if payload_at + region.sealed_bytes > stride:
+        raise BadHeaderError("checksum", f"region {region.id}: the seal does not fit its record")
+    data = os.pread(fd, region.records * stride, region.offset)
+    empty = bytes(SEAL.size)
+    for index in range(len(data) // stride):
+        start = index * stride
+        if data[start + seal_at : start + payload_at] == empty:
+            continue
+        for attempt in range(_RETRIES):
+            if attempt:
+                record = os.pread(fd, stride, region.offset + start).ljust(stride, b"\0")
+            else:
+                record = data[start : start + stride]
+            sequence, crc = SEAL.unpack_from(record, seal_at)
+            payload = record[payload_at : payload_at + region.sealed_bytes]
+            whole = bool(sequence) and layout.checksum(payload, sequence) == crc
+            if whole and (check is None or check(record)):
+                break
+        # Plain words of two epochs are still sound one by one: a writer that died between them is worth reading.
+        yield record, sequence, payload if whole else None
+
+
+def _epochs_match(record: bytes) -> bool:
+    epoch = B.EPOCH * 8
+    check = B.EPOCH_CHECK * 8
+    return record[epoch : epoch + 8] == record[check : check + 8]
+
+
+def _json(payload: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(untext(payload))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _probe(plain: memoryview, payload: bytes) -> Probe:
+    sealed = ProbePayload.unpack(payload)
+    status, calls, errors, cost_ns = plain[:4]
+    return Probe(
+        untext(sealed.name),
+        untext(sealed.detail),
+        enum_of(ProbeStatus, status),
+        calls,
+        errors,
+        cost_ns,
+    )
+
+
+def _buffer(plain: memoryview, payload: bytes) -> Buffer:
+    sealed = BufferPayload.unpack(payload)
+    capacity = plain[B.CAPACITY]
+    # The peak is stored after the value that made it: a reader may see the value first.
+    high_water = max(plain[B.HIGH_WATER], plain[B.USED])
+    ratios = [plain[B.PRIOR_RATIO_PPM] / 1e6, *([high_water / capacity] if capacity else [])]
+    return Buffer(
+        name=untext(sealed.name),
+        unit=untext(sealed.unit),
+        kind=enum_of(Kind, sealed.kind),
+        location=enum_of(Location, sealed.location),
+        limit=untext(sealed.limit),
+        nbytes=sealed.nbytes,
+        instances=sealed.instances,
+        inventory=bool(sealed.flags & layout.FLAG_INVENTORY),
+        capacity=capacity,
+        used=plain[B.USED],
+        high_water=max(high_water, plain[B.PRIOR_HIGH_WATER]),
+        high_water_ns=plain[B.HIGH_WATER_NS],
+        high_water_ratio=max(ratios) if capacity or ratios[0] else None,
+        occupancy=tuple(plain[B.N50 : B.N100 + 1]),
+        beyond=plain[B.BEYOND],
+        exhaustions=plain[B.EXHAUSTIONS],
+        exhausted_first_ns=plain[B.EXHAUSTED_FIRST_NS],
+        exhausted_last_ns=plain[B.EXHAUSTED_LAST_NS],
+        deferrals=plain[B.DEFERRALS],
+        checks=plain[B.CHECKS],
+        violations=plain[B.VIOLATIONS],
+        worst_index=plain[B.WORST_INDEX],
+        violation_ns=plain[B.VIOLATION_NS],
+        grows=plain[B.GROWS],
+        shrinks=plain[B.SHRINKS],
+    )
+
+
+def _claim(plain: memoryview, payload: bytes) -> Claim:
+    sealed = ClaimPayload.unpack(payload)
+    checks, violations, first_ns, last_ns = plain[:4]
+    return Claim(
+        contract=untext(sealed.contract),
+        source=untext(sealed.source),
+        role=enum_of(Role, sealed.role),
+        shape=tuple(None if size == layout.NO_SIZE else size for size in sealed.shape),
+        relations=tuple(enum_of(Relation, code) for code in sealed.relations[: len(sealed.shape)]),
+        dtype=untext(sealed.dtype),
+        unit=untext(sealed.unit),
+        inputs=_json(sealed.inputs),
+        inputs_truncated=bool(sealed.flags & layout.FLAG_INPUTS_TRUNCATED),
+        checks=checks,
+        violations=violations,
+        violation_first_ns=first_ns,
+        violation_last_ns=last_ns,
+    )
+
+
+def _event(number: int, payload: bytes) -> Event:
+    sealed = EventPayload.unpack(payload)
+    return Event(
+        number=number,
+        time_ns=sealed.time_ns,
+        kind=enum_of(EventKind, sealed.kind),
+        subject=untext(sealed.subject),
+        count=sealed.total,
+        numbers=sealed.numbers,
+        detail=untext(sealed.detail),
+    )

@@ -1,0 +1,383 @@
+"""The session: one per process. Opens the segment at the first registration, survives fork, marks stops."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ullage import __version__, safety
+from ullage.segment import layout, sweep
+from ullage.segment.layout import EventKind, P
+from ullage.segment.writer import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_DIRECTORY = Path("/run/ullage")
+CHECK_INTERVAL_NS = 10_000_000_000
+_TEXT_MAX = 200
+_MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "hugetlbfs"}
+
+SINK = memoryview(bytearray(8 * 64)).cast("q")
+"""Where stores go when there is no segment: the same code runs, and nobody reads the result."""
+
+
+class Record(Protocol):
+    """Something that stores into a record of the segment through views that it was given."""
+
+    def attach(self, segment: Segment) -> None:
+        """Take a record of ``segment`` and store there from now on."""
+
+    def detach(self) -> None:
+        """Store nowhere from now on, for good."""
+
+    def forked(self) -> bool:
+        """In a forked child: start from zero. True: attach me as soon as there is a segment; False: I will ask."""
+
+
+class Pending:
+    """Stands for words in a forked child until it stores for the first time."""
+
+    __slots__ = ("_attach",)
+
+    def __init__(self, attach: Callable[[], memoryview]) -> None:
+        self._attach = attach
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._attach()[index] = value
+
+    def __getitem__(self, index: int) -> int:
+        return self._attach()[index]
+
+
+class Session:
+    """What all handles of one process share. Use the module's ``session``; its methods never raise.
+
+    Attributes:
+        engine: The engine's base name: ``vllm``, or ``app`` for a program that is not an engine we know.
+        roles: What this process does for its engine: any of frontend, core, worker.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.engine = "app"
+        self.roles: set[str] = set()
+        self.directory: Path | None = None
+        self._segment: Segment | None = None
+        self._off = False
+        self._hooked = False
+        self._records: list[Record] = []
+        self._waiting: list[Record] = []
+        self._identity: dict[str, Any] = {}
+        self._process: memoryview | Pending = SINK
+        self._steps = 0
+        self._errors = 0
+        self._next_check_ns = 0
+        self._checks: list[Callable[[], object]] = []
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def register(self, record: Record) -> None:
+        """Have ``record`` attached to the segment, now or when there is one. Opens the segment."""
+        with self.lock:
+            self._records.append(record)
+            segment = self.open()
+            if segment is not None:
+                record.attach(segment)
+
+    def expect(self, record: Record) -> None:
+        """Have ``record`` attached when somebody else opens the segment."""
+        with self.lock:
+            self._records.append(record)
+            if self._segment is None:
+                self._waiting.append(record)
+            elif not self._off:
+                record.attach(self._segment)
+
+    def forget(self, record: Record) -> None:
+        """Drop a record that was closed."""
+        with self.lock:
+            self._records.remove(record)
+
+    def open(self) -> Segment | None:
+        """Return the segment, opened if need be; None when the hook is off, which was logged once."""
+        if self._off:
+            return None
+        if self._segment is not None:
+            return self._segment
+        with self.lock:
+            if self._segment is None and not self._off:
+                try:
+                    self._open()
+                except OSError as error:
+                    self._off = True
+                    safety.log_once(
+                        f"off: no segment in {self.directory}: {error.strerror or error}. The engine is not "
+                        f"affected; nothing is recorded. Set ULLAGE_DIR to a writable directory on tmpfs."
+                    )
+        return self._segment
+
+    def _open(self) -> None:
+        directory = _directory()
+        if directory is None or safety.disabled():
+            self._off = True
+            return
+        self.directory = directory
+        sweep.sweep(directory, time.time())
+        self._adopt_engine(directory)
+        segment = Segment.create(directory)
+        self._segment = segment
+        self._process = segment.process
+        self._process[P.RUNNING] = -1
+        self._process[P.HOOK_ERRORS] = self._errors
+        self._publish()
+        self._watch_the_end()
+        waiting, self._waiting = self._waiting, []
+        for record in waiting:
+            record.attach(segment)
+        file_system = _file_system(directory)
+        if file_system is not None and file_system not in _MEMORY_FILE_SYSTEMS:
+            self.identify(directory=f"{directory} is on {file_system}, not tmpfs")
+            safety.log_once(f"{directory} is on {file_system}: stores can stall behind writeback; use a tmpfs")
+
+    def _adopt_engine(self, directory: Path) -> None:
+        """Inherit the engine's id and name, or make them and leave them to the processes started from here."""
+        name, _, engine_id = os.environ.get("ULLAGE_ENGINE_ID", "").partition(":")
+        given = os.environ.get("ULLAGE_ENGINE", "")
+        ours = self.engine in ("app", name.rstrip("0123456789")) or name == given
+        if not engine_id or not ours:
+            name = given or _free_name(self.engine, directory)
+            engine_id = secrets.token_hex(8)
+            os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
+        self._identity.update(engine_name=name, engine_id=engine_id)
+
+    # -- identity ----------------------------------------------------------------------------------------------
+
+    def identify(self, **fields: str | int) -> None:
+        """Add to what the segment says of this process, and publish it again."""
+        with self.lock:
+            self._identity.update(
+                (key, value[:_TEXT_MAX] if isinstance(value, str) else value) for key, value in fields.items()
+            )
+            self._publish()
+
+    def _publish(self) -> None:
+        if self._segment is None:
+            return
+        identity = {
+            "process": f"{self._identity['engine_name']}/{self._process_name()}",
+            "role": self._role(),
+            "engine": self.engine,
+            "hook_version": __version__,
+            "python": sys.version.split()[0],
+            **self._identity,
+        }
+        payload = json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()
+        if len(payload) <= layout.IDENTITY.sealed_bytes:
+            self._segment.seal(layout.IDENTITY, 0, payload)
+
+    def _role(self) -> str:
+        if "core" in self.roles:
+            return "main" if "frontend" in self.roles else "core"
+        if "worker" in self.roles:
+            return "worker"
+        return "api" if "frontend" in self.roles else "main"
+
+    def _process_name(self) -> str:
+        role, identity = self._role(), self._identity
+        parts = [role]
+        if role == "worker":
+            parts.append(f"tp{identity.get('tp_rank', 0)}")
+            parts += [f"pp{identity['pp_rank']}"] if identity.get("pp_size", 1) > 1 else []
+        if role in ("worker", "core") and identity.get("dp_size", 1) > 1:
+            parts.append(f"dp{identity['dp_rank']}")
+        return "-".join(parts)
+
+    # -- what happens ------------------------------------------------------------------------------------------
+
+    def tick(self, running: int = -1) -> None:
+        """One engine iteration is over. ``running``: requests that need the next one; -1 if not known."""
+        self._steps += 1
+        words = self._process
+        words[P.STEPS] = self._steps
+        now = time.time_ns()
+        words[P.STEP_NS] = now
+        words[P.RUNNING] = running
+        if now > self._next_check_ns:
+            self._next_check_ns = now + CHECK_INTERVAL_NS
+            self._check()
+
+    def engine_starts(self) -> None:
+        """This process starts an engine: how an earlier one of its ended is over."""
+        if self._segment is not None:
+            self._process[P.STOP_NS] = 0
+            self._process[P.FAILURE_NS] = 0
+
+    def set_running(self, running: int) -> None:
+        """How many requests need a next step; 0 is idle, and idle is not stalled."""
+        self._process[P.RUNNING] = running
+
+    def at_checks(self, check: Callable[[], object]) -> None:
+        """Have ``check`` called in a step tick, at least 10 s apart."""
+        self._checks.append(check)
+
+    def _check(self) -> None:
+        for check in self._checks:
+            with safety.shield("step check"):
+                check()
+        if self.directory is not None and not self._off and (self.directory / "disable").exists():
+            safety.log_once(f"off: {self.directory / 'disable'} exists")
+            self.switch_off()
+
+    def switch_off(self) -> None:
+        """Stop recording in this process, for good."""
+        with self.lock:
+            self._process[P.DISABLED_NS] = time.time_ns()
+            self._off = True
+            self._process = SINK
+            for record in self._records:
+                record.detach()
+
+    def emit(
+        self,
+        kind: EventKind,
+        subject: str,
+        *,
+        count: int = 1,
+        numbers: tuple[int, ...] = (),
+        detail: str = "",
+    ) -> None:
+        """Append an event, if its count is a power of two: a storm leaves a dozen records, not a thousand."""
+        segment = self._segment
+        if segment is None or self._off or count & (count - 1):
+            return
+        a, b, c, d = (*numbers, 0, 0, 0, 0)[:4]
+        name, words = layout.text(subject, 96), layout.text(detail, 348)
+        segment.emit(layout.EventPayload(time.time_ns(), count, (a, b, c, d), kind, name, words))
+
+    def note_exception(self, where: str, error: BaseException) -> None:
+        """An exception of the host passed through a hook. Its text is not recorded, only its type."""
+        if self._segment is not None:
+            self._process[P.EXCEPTION_NS] = time.time_ns()
+            self.emit(EventKind.HOST_EXCEPTION, where, detail=type(error).__name__)
+
+    def note_failure(self, why: str) -> None:
+        """The engine is going down because something failed; a stop declared later is no orderly one."""
+        if self._segment is not None and not self._ended():
+            self._process[P.FAILURE_NS] = time.time_ns()
+            self.emit(EventKind.FAILURE, why)
+
+    def declare_stop(self, why: str) -> None:
+        """The engine is being shut down in order. Ignored if a failure started it."""
+        if self._segment is None or self._ended():
+            return
+        if self._process[P.EXCEPTION_NS] > self._process[P.STEP_NS]:
+            return
+        self._process[P.STOP_NS] = time.time_ns()
+        self.emit(EventKind.STOP, why)
+
+    def _ended(self) -> bool:
+        return bool(self._process[P.STOP_NS] or self._process[P.FAILURE_NS])
+
+    def drop(self, word: P) -> None:
+        """Count something that did not fit."""
+        words = self._process
+        if self._segment is not None:
+            words[word] = words[word] + 1
+
+    def count_error(self, where: str, error: BaseException) -> None:
+        """Account for an error of ours."""
+        self._errors += 1
+        if self._segment is not None:
+            self._process[P.HOOK_ERRORS] = self._errors
+            self.emit(EventKind.HOOK_ERROR, where, count=self._errors, detail=type(error).__name__)
+
+    # -- ends --------------------------------------------------------------------------------------------------
+
+    def _watch_the_end(self) -> None:
+        if not self._hooked:
+            self._hooked = True
+            os.register_at_fork(after_in_child=self._forked)
+            atexit.register(self._at_exit)
+        # A child of multiprocessing ends with os._exit: its own finalizers run, atexit does not.
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            util.Finalize(None, self._at_exit, exitpriority=0)
+
+    def _at_exit(self) -> None:
+        """Declare the stop of a program that ends in order.
+
+        Not for an engine's core and workers: vLLM ends them in order after a failure, too.
+        """
+        if self._role() not in ("main", "api"):
+            return
+        error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
+            self.note_exception("interpreter", error)
+            self.note_failure("uncaught exception")
+        else:
+            self.declare_stop("interpreter exit")
+
+    def _forked(self) -> None:
+        """In a forked child: leave the parent's segment, and have one of our own at the first store."""
+        self.lock = threading.RLock()
+        segment, self._segment = self._segment, None
+        if segment is None or self._off:
+            return
+        segment.close()
+        self.roles.clear()
+        self._steps = self._errors = 0
+        self._process = Pending(self._opened)
+        self._waiting = [record for record in self._records if record.forked()]
+
+    def _opened(self) -> memoryview:
+        self.open()
+        if isinstance(self._process, Pending):
+            self._process = SINK
+        return self._process
+
+
+def _directory() -> Path | None:
+    configured = os.environ.get("ULLAGE_DIR")
+    if configured:
+        return Path(configured)
+    return DEFAULT_DIRECTORY if DEFAULT_DIRECTORY.is_dir() else None
+
+
+def _free_name(base: str, directory: Path) -> str:
+    taken = {snapshot.identity.get("engine_name") for snapshot in sweep.living(directory)}
+    number = 0
+    while f"{base}{number}" in taken:
+        number += 1
+    return f"{base}{number}"
+
+
+def _file_system(directory: Path) -> str | None:
+    """Return the type of the file system of ``directory``; None where the kernel does not say."""
+    device = directory.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            if line.split()[2] == number:
+                return line.partition(" - ")[2].split()[0]
+    except OSError:
+        pass
+    return None
+
+
+session = Session()
+safety.on_error(session.count_error)
+
+
+def step() -> None:
+    """Tell that one iteration of a program is over: it dates the process, so that a stall can be seen."""
+    session.open()
+    session.tick()

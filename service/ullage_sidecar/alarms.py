@@ -1,0 +1,235 @@
+"""Alarms: which conditions hold, since when, and which are over. Pure: state and memory in, memory out.
+
+A warning is a state, not an event: one that was true before anybody looked is listed all the same. It is
+cleared when its condition has been absent for ``clear_hold``; at once when its process is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ullage.segment.layout import OCCUPANCY_STEPS, Kind, ProbeStatus
+from ullage_sidecar.state import NS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ullage.segment.reader import Buffer
+    from ullage_sidecar.settings import Settings
+    from ullage_sidecar.state import Life, State
+
+Severity = Literal["info", "warning", "critical"]
+_LOWER_EDGES = (0.0, *OCCUPANCY_STEPS[:-1])
+
+
+class Key(NamedTuple):
+    """What a warning is about. Empty where it does not apply."""
+
+    process: str
+    buffer: str
+    contract: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Warning_:  # noqa: N801  Warning is a builtin
+    """A condition that holds, or held until shortly ago.
+
+    Attributes:
+        since_ns: When it began.
+        last_ns: When it last held.
+        message: What is wrong, with numbers.
+        adopted: It held already when the sidecar first looked.
+    """
+
+    key: Key
+    severity: Severity
+    message: str
+    since_ns: int
+    last_ns: int
+    adopted: bool = False
+
+
+class Change(NamedTuple):
+    """A warning that was raised, adopted or cleared."""
+
+    what: Literal["raised", "adopted", "cleared"]
+    warning: Warning_
+
+
+class Seen(NamedTuple):
+    """What a buffer had counted at the last look, and when its present series of exhaustions began."""
+
+    above: int
+    high_water: int
+    exhaustions: int
+    series_ns: int
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """The warnings that are active, and what is remembered to judge the next moment."""
+
+    active: dict[Key, Warning_] = field(default_factory=dict)
+    raised: Counter[tuple[Key, Severity]] = field(default_factory=Counter)
+    seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    looked_ns: int = 0
+
+
+class _Holds(NamedTuple):
+    """A condition that holds now. ``keeps`` only: not enough to raise a warning, but to keep one."""
+
+    key: Key
+    severity: Severity
+    message: str
+    since_ns: int
+    keeps: bool = False
+
+
+def evaluate(before: Alarms, state: State, settings: Settings) -> tuple[Alarms, list[Change]]:
+    """Return the alarms after ``state`` was looked at, and what changed."""
+    seen = {
+        (life.snapshot.incarnation, buffer.name): _look(before, life, buffer, settings, state.at_ns)
+        for life in state.shown
+        for buffer in life.snapshot.buffers
+        if not buffer.inventory
+    }
+    active: dict[Key, Warning_] = {}
+    raised = before.raised.copy()
+    changes = []
+    first = not before.looked_ns
+    for holds in _conditions(before, state, seen, settings):
+        known = before.active.get(holds.key)
+        if known is not None:
+            message = known.message if holds.keeps else holds.message
+            active[holds.key] = replace(known, message=message, severity=holds.severity, last_ns=state.at_ns)
+        elif not holds.keeps:
+            warning = Warning_(holds.key, holds.severity, holds.message, holds.since_ns, state.at_ns, adopted=first)
+            active[holds.key] = warning
+            changes.append(Change("adopted" if first else "raised", warning))
+            if not first:
+                raised[holds.key, holds.severity] += 1
+    living = {life.process for life in state.shown if life.ending is None}
+    for key, warning in before.active.items():
+        if key not in active:
+            fresh = state.at_ns - warning.last_ns < settings.clear_hold * NS
+            if fresh and key.reason == "near_capacity" and key.process in living:
+                active[key] = warning
+            else:
+                changes.append(Change("cleared", warning))
+    return Alarms(active, raised, seen, state.at_ns), changes
+
+
+def _look(before: Alarms, life: Life, buffer: Buffer, settings: Settings, now_ns: int) -> Seen:
+    last = _last(before, life, buffer)
+    above = _above(buffer, settings.ratio_of(buffer.name))
+    series_ns = last.series_ns if last else 0
+    if now_ns - buffer.exhausted_last_ns > settings.clear_hold * NS:
+        series_ns = 0
+    elif not series_ns and buffer.exhaustions > (last.exhaustions if last else 0):
+        series_ns = buffer.exhausted_last_ns if last and last.exhaustions else buffer.exhausted_first_ns
+    return Seen(above, buffer.high_water, buffer.exhaustions, series_ns)
+
+
+def _last(before: Alarms, life: Life, buffer: Buffer) -> Seen | None:
+    """What was seen of a buffer last; zeros for one that began after the sidecar did; None at the first look."""
+    last = before.seen.get((life.snapshot.incarnation, buffer.name))
+    if last is None and before.looked_ns:
+        return Seen(0, 0, 0, 0)
+    return last
+
+
+def _above(buffer: Buffer, ratio: float) -> int:
+    """Observations above ``ratio`` of the capacity, as exactly as the occupancy steps tell."""
+    counts = zip(_LOWER_EDGES, buffer.occupancy, strict=True)
+    return buffer.beyond + sum(count for lower, count in counts if lower >= ratio)
+
+
+def _conditions(
+    before: Alarms, state: State, seen: dict[tuple[str, str], Seen], settings: Settings
+) -> Iterator[_Holds]:
+    for life in state.shown:
+        yield from _process_conditions(life, settings)
+        for buffer in life.snapshot.buffers:
+            if buffer.inventory:
+                continue
+            now = seen[life.snapshot.incarnation, buffer.name]
+            yield from _violations(life, buffer)
+            if life.ending is None:
+                yield from _near_capacity(life, buffer, now, _last(before, life, buffer), settings, state.at_ns)
+                yield from _exhaustion(life, buffer, now, settings)
+    if state.unreadable:
+        message = "; ".join(bad.message for bad in state.unreadable)
+        yield _Holds(Key("", "", "", "segment_unreadable"), "warning", message, state.at_ns)
+
+
+def _process_conditions(life: Life, settings: Settings) -> Iterator[_Holds]:
+    words = life.snapshot.process
+
+    def key(reason: str) -> Key:
+        return Key(life.process, "", "", reason)
+
+    if life.ending is not None and life.ending.cause == "primary" and life.ending.outcome != "stopped":
+        message = f"{life.process} was {life.ending.outcome} after {words.steps} steps"
+        yield _Holds(key("process_died"), "warning", message, life.ending.at_ns)
+    if life.condition == "stalled":
+        message = f"no step for {settings.stall_after:g} s although {words.running} requests run"
+        yield _Holds(key("engine_stalled"), "warning", message, words.step_ns)
+    if life.lock_lost:
+        yield _Holds(key("lock_lost"), "warning", "the lock is gone, the process is not", words.step_ns)
+    if words.hook_errors and life.ending is None:
+        yield _Holds(key("hook_errors"), "warning", f"{words.hook_errors} errors in the hook", words.started_ns)
+    off = [probe for probe in life.snapshot.probes if probe.status is ProbeStatus.DISABLED]
+    if off and life.ending is None:
+        message = "; ".join(f"{probe.name} is off: {probe.detail}" for probe in off)
+        yield _Holds(key("probe_disabled"), "warning", message, words.started_ns)
+
+
+def _violations(life: Life, buffer: Buffer) -> Iterator[_Holds]:
+    if buffer.out_of_bounds:
+        key = Key(life.process, buffer.name, "", "bounds_violation")
+        message = (
+            f"{buffer.out_of_bounds} out of bounds, worst index {buffer.worst_index}, "
+            f"capacity {buffer.capacity} {buffer.unit}"
+        )
+        yield _Holds(key, "critical", message, buffer.violation_ns)
+
+
+def _near_capacity(
+    life: Life, buffer: Buffer, now: Seen, last: Seen | None, settings: Settings, now_ns: int
+) -> Iterator[_Holds]:
+    """Near its capacity: now, or in a burst since the last look."""
+    if buffer.kind is Kind.FIXED or not buffer.capacity:
+        return
+    line = settings.ratio_of(buffer.name)
+    ratio = buffer.used / buffer.capacity
+    burst = last is not None and now.above > last.above
+    peak = last is not None and now.high_water > last.high_water and now.high_water >= line * buffer.capacity
+    near = ratio >= line or burst or peak
+    if not near and ratio < min(settings.clear_ratio, line):
+        return
+    worst = now.high_water if peak else buffer.used
+    at = "in a burst" if burst and ratio < line and not peak else f"at {worst / buffer.capacity:.0%}"
+    special = settings.buffers.get(buffer.name)
+    severity: Severity = "info" if buffer.kind is Kind.MANAGED else "warning"
+    yield _Holds(
+        Key(life.process, buffer.name, "", "near_capacity"),
+        (special and special.severity) or severity,
+        f"{at} of {buffer.capacity} {buffer.unit}, used {buffer.used}, high water {buffer.high_water}",
+        now_ns,
+        keeps=not near,
+    )
+
+
+def _exhaustion(life: Life, buffer: Buffer, now: Seen, settings: Settings) -> Iterator[_Holds]:
+    """Exhaustions that went on for ``exhaustion_hold``, with no pause longer than ``clear_hold``."""
+    if not now.series_ns or buffer.exhausted_last_ns - now.series_ns < settings.exhaustion_hold * NS:
+        return
+    yield _Holds(
+        Key(life.process, buffer.name, "", "exhaustion"),
+        "warning",
+        f"{buffer.exhaustions} exhaustions, going on for {settings.exhaustion_hold:g} s or more",
+        now.series_ns,
+    )

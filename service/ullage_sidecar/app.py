@@ -1,0 +1,131 @@
+"""The composition root: wires reading, judging and serving together. The only module that knows all others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+
+from ullage import __version__
+from ullage_sidecar import discovery
+from ullage_sidecar.alarms import Alarms, Change, evaluate
+from ullage_sidecar.api import router
+from ullage_sidecar.metrics import Collector
+from ullage_sidecar.state import History, State, observe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ullage_sidecar.settings import Settings
+
+log = logging.getLogger("ullage")
+TICK_S = 1.0
+DEATH_POLL_S = 0.1
+READY_WITHIN_S = 10.0
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
+
+
+class Watch:
+    """Looks at the segments: whenever asked, and once a second to judge warnings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._history = History()
+        self._alarms = Alarms()
+        self._lock = threading.Lock()
+        self._ticked = float("-inf")
+
+    @property
+    def alarms(self) -> Alarms:
+        """The alarms as of the last tick."""
+        return self._alarms
+
+    @property
+    def ready(self) -> bool:
+        """Whether ticks are being made."""
+        return time.monotonic() - self._ticked < READY_WITHIN_S
+
+    def look(self, *, records: bool = False) -> State:
+        """Read all segments now; with ``records``, claims and events, too."""
+        with self._lock:
+            found = discovery.find(self._settings.dir, records=records)
+            return observe(found, self._history, self._settings, time.time_ns())
+
+    def scrape(self) -> tuple[State, Alarms, Settings]:
+        """What the metrics are made of."""
+        return self.look(), self._alarms, self._settings
+
+    def tick(self) -> None:
+        """Judge the warnings, and log what changed."""
+        self._alarms, changes = evaluate(self._alarms, self.look(), self._settings)
+        self._ticked = time.monotonic()
+        for change in changes:
+            _log(change)
+
+    async def run(self) -> None:
+        """Tick for ever: once a second, and at once when a process has died or come."""
+        living: frozenset[str] = frozenset()
+        while True:
+            if time.monotonic() - self._ticked >= TICK_S:
+                await asyncio.to_thread(self._tick_safely)
+            await asyncio.sleep(DEATH_POLL_S)
+            now = discovery.living(self._settings.dir)
+            if now != living:
+                living = now
+                await asyncio.to_thread(self._tick_safely)
+
+    def _tick_safely(self) -> None:
+        try:
+            self.tick()
+        except Exception:
+            self._ticked = time.monotonic()
+            log.exception("a tick failed; the next one is tried all the same")
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application that serves what is found in ``settings.dir``."""
+    watch = Watch(settings)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(watch.scrape))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        ticking = asyncio.create_task(watch.run())
+        yield
+        ticking.cancel()
+
+    # The interactive pages would load scripts from elsewhere; a cluster may have no way out.
+    app = FastAPI(title="ullage", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.include_router(router(watch, registry))
+    app.add_exception_handler(HTTPException, _problem)
+    app.add_exception_handler(RequestValidationError, _problem)
+    return app
+
+
+async def _problem(_request: Request, error: Exception) -> JSONResponse:
+    """Answer an error as a problem document (RFC 9457)."""
+    if isinstance(error, RequestValidationError):
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        status, title, detail = 422, "Unprocessable Content", wrong
+    else:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        title = detail = str(getattr(error, "detail", error))
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return JSONResponse(body, status, media_type="application/problem+json")
+
+
+def _log(change: Change) -> None:
+    warning = change.warning
+    key = warning.key
+    level = logging.INFO if change.what == "cleared" else _LEVELS[warning.severity]
+    where = " ".join(part for part in (key.process, key.buffer, key.contract) if part)
+    log.log(level, "%s %s %s: %s: %s", change.what, warning.severity, key.reason, where, warning.message)

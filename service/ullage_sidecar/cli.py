@@ -1,0 +1,57 @@
+"""The command ``ullage``. Each command imports only what it needs; ``inspect`` runs on the standard library."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from ullage import __version__
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="ullage", description="Watches pre-allocated buffers.")
+    parser.add_argument("--version", action="version", version=f"ullage {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    serve = commands.add_parser("serve", help="serve metrics and raise warnings")
+    serve.add_argument("--dir", type=Path, help="where the hook writes its segments")
+    serve.add_argument("--host", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on (9877)")
+    serve.add_argument("--config", type=Path, help="YAML file of settings")
+    serve.set_defaults(run=_serve)
+
+    inspect = commands.add_parser("inspect", help="show segments, of living and of dead processes")
+    inspect.add_argument("path", type=Path, help="a segment, or a directory of them")
+    inspect.add_argument("--json", action="store_true", help="everything, as JSON")
+    inspect.set_defaults(run=_inspect)
+
+    options = parser.parse_args(arguments)
+    return int(options.run(options))
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from ullage.dump import dump  # noqa: PLC0415  see the module's first line
+
+    return dump(options.path, sys.stdout, as_json=options.json)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        import uvicorn  # noqa: PLC0415
+
+        from ullage_sidecar.app import create_app  # noqa: PLC0415
+        from ullage_sidecar.settings import load  # noqa: PLC0415
+    except ImportError as error:
+        print(f"ullage serve needs {error.name}: pip install 'ullage[sidecar]'", file=sys.stderr)  # noqa: T201
+        return 1
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    settings, problems = load(options.config, dir=options.dir, host=options.host, port=options.port)
+    log = logging.getLogger("ullage")
+    for problem in problems:
+        log.error("setting %s", problem)
+    log.info("watching %s, serving on http://%s:%d", settings.dir, settings.host, settings.port)
+    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_config=None, access_log=False)
+    return 0

@@ -1,0 +1,68 @@
+"""Finds the segments in a directory and reads each; one that cannot be read never harms another."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ullage.segment.layout import SUFFIX
+from ullage.segment.reader import Snapshot, UnreadableError, is_alive, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that looks like a segment by its name only."""
+
+    file: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a directory held at one moment."""
+
+    snapshots: tuple[Snapshot, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
+def find(directory: Path, *, records: bool = False) -> Found:
+    """Read every segment in ``directory``; a missing directory holds none.
+
+    ``records`` reads claims and events, too.
+    """
+    snapshots, unreadable = [], []
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
+    except FileNotFoundError:
+        paths = []
+    except OSError as error:
+        return Found((), (Unreadable(str(directory), "directory", str(error)),))
+    for path in paths:
+        try:
+            snapshots.append(read(path, records=records))
+        except FileNotFoundError:
+            continue
+        except UnreadableError as error:
+            unreadable.append(Unreadable(path.name, error.reason, str(error)))
+        except Exception as error:
+            unreadable.append(Unreadable(path.name, "error", f"{type(error).__name__}: {error}"))
+    return Found(tuple(snapshots), tuple(unreadable))
+
+
+def living(directory: Path) -> frozenset[str]:
+    """Return the file names of the segments whose writer lives: cheap enough to ask ten times a second."""
+    names = []
+    try:
+        paths = [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
+    except OSError:
+        return frozenset()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if is_alive(path):
+                names.append(path.name)
+    return frozenset(names)
