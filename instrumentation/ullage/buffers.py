@@ -83,7 +83,7 @@ class Buffer:
         self._index = segment.allocate(layout.BUFFERS)
         if self._index is None:
             session.drop(P.DROPPED_BUFFERS)
-            safety.log_once(f"buffer {self.name} and later ones are not recorded: no record is left")
+            safety.log_once(f"all {layout.BUFFERS.records} records are taken: later buffers are counted, not recorded")
             self._bind(SINK, SINK)
             return
         words = segment.words(layout.BUFFERS, self._index)

@@ -36,12 +36,13 @@ def dump(path: Path, out: TextIO, *, as_json: bool = False) -> int:
     if not paths:
         errors.append(f"{path}: no segment (*{SUFFIX}) here; is ULLAGE_DIR of the engine this directory?")
     if as_json:
-        document = {"segments": [plain(snapshot) for snapshot in snapshots], "errors": errors}
+        found = [{"outcome": None if s.alive else s.outcome(snapshots), **plain(s)} for s in snapshots]
+        document = {"segments": found, "errors": errors}
         json.dump(document, out, indent=2)
         out.write("\n")
     else:
         for snapshot in snapshots:
-            out.writelines(f"{line}\n" for line in _lines(snapshot))
+            out.writelines(f"{line}\n" for line in _lines(snapshot, snapshots))
         out.writelines(f"cannot read {error}\n" for error in errors)
     return 1 if errors else 0
 
@@ -61,9 +62,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _lines(snapshot: Snapshot) -> Iterator[str]:
+def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
     process, identity = snapshot.process, snapshot.identity
-    condition = "running" if snapshot.alive else snapshot.outcome
+    condition = "running" if snapshot.alive else snapshot.outcome(everybody)
     yield f"{snapshot.name}  {condition}  incarnation {snapshot.incarnation}"
     yield f"  {_known(identity, 'engine', 'engine_version', 'model_name')}, hook {identity.get('hook_version', '?')}"
     yield (

@@ -191,8 +191,8 @@ def _violations(life: Life, buffer: Buffer) -> Iterator[_Holds]:
     if buffer.out_of_bounds:
         key = Key(life.process, buffer.name, "", "bounds_violation")
         message = (
-            f"{buffer.out_of_bounds} out of bounds, worst index {buffer.worst_index}, "
-            f"capacity {buffer.capacity} {buffer.unit}"
+            f"{buffer.out_of_bounds} out of bounds, worst index {buffer.worst_index}; "
+            f"the capacity is {buffer.capacity} {buffer.unit} now"
         )
         yield _Holds(key, "critical", message, buffer.violation_ns)
 

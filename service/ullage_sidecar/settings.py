@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,11 @@ def _seconds(value: object) -> object:
     if not parts or "".join(number + unit for number, unit in parts) != value:
         raise ValueError(f"{value!r} is no duration; write it like 30s, 10m or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def _from_json(value: object) -> object:
+    """Read what the environment can only hold as text."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
@@ -68,7 +74,7 @@ class Settings(BaseModel):
     stall_after: Seconds = 30
     sibling_window: Seconds = 30
     retention: Seconds = 86400
-    buffers: dict[str, BufferSettings] | Json[dict[str, BufferSettings]] = {}
+    buffers: Annotated[dict[str, BufferSettings], BeforeValidator(_from_json)] = {}
 
     @model_validator(mode="after")
     def _clear_below_warning(self) -> Settings:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.segment.reader import Snapshot
+    from ullage.segment.reader import Outcome, Snapshot
     from ullage_sidecar.discovery import Found, Unreadable
     from ullage_sidecar.settings import Settings
 
@@ -28,7 +28,7 @@ NS = 1_000_000_000
 class Ending(NamedTuple):
     """How a process ended. ``at_ns`` is when its death was seen: the kernel keeps no date of it."""
 
-    outcome: Condition
+    outcome: Outcome
     cause: Literal["primary", "consequential"]
     at_ns: int
 
@@ -165,7 +165,7 @@ def _bury(
     fresh = [snapshot for snapshot in dead if snapshot.incarnation not in history.endings]
     fresh.sort(key=lambda s: (s.process.failure_ns, _last_sign(s)))
     for snapshot in fresh:
-        outcome = _outcome(snapshot, everybody)
+        outcome = snapshot.outcome(everybody)
         # A process that stopped in order is no reason for another one's death.
         group = (snapshot.engine_id, outcome == "stopped")
         first_ns = history.first_ends.get(group)
@@ -175,18 +175,6 @@ def _bury(
         ending = Ending(outcome, "consequential" if follows else "primary", now_ns)
         history.endings[snapshot.incarnation] = ending
         history.exits[history.names[snapshot.incarnation][1], outcome, ending.cause] += 1
-
-
-def _outcome(snapshot: Snapshot, everybody: Iterable[Snapshot]) -> Condition:
-    """Its own word, unless it was killed in a shutdown that a process of its engine had declared."""
-    own: Condition = {"stopped": "stopped", "crashed": "crashed"}.get(snapshot.outcome, "killed")  # type: ignore[assignment]
-    if own != "killed":
-        return own
-    declared = any(
-        other.engine_id == snapshot.engine_id and other.process.stop_ns > snapshot.process.started_ns
-        for other in everybody
-    )
-    return "stopped" if declared else "killed"
 
 
 def _last_sign(snapshot: Snapshot) -> int:

@@ -11,7 +11,7 @@ import os
 import stat
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ullage.segment import layout
 from ullage.segment.layout import (
@@ -34,11 +34,13 @@ from ullage.segment.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _FLOCK = struct.Struct("hhqqi4x")
 _RETRIES = 3
+
+Outcome = Literal["stopped", "crashed", "killed"]
 
 
 class UnreadableError(Exception):
@@ -195,15 +197,21 @@ class Snapshot:
         """What the processes of one engine share."""
         return str(self.identity.get("engine_id", ""))
 
-    @property
-    def outcome(self) -> str:
-        """How this process, if it is dead, ended by its own word: stopped, crashed or killed."""
+    def outcome(self, others: Iterable[Snapshot] = ()) -> Outcome:
+        """Tell how this process, if it is dead, ended.
+
+        ``stopped``: it, or one of ``others`` of its engine, declared a shutdown that no failure started.
+        ``crashed``: an exception of the host is later than its last step, or it noted a failure. Else ``killed``.
+        """
         process = self.process
         if process.stop_ns:
             return "stopped"
         if process.failure_ns or process.exception_ns > process.step_ns:
             return "crashed"
-        return "killed"
+        declared = any(
+            other.engine_id == self.engine_id and other.process.stop_ns > process.started_ns for other in others
+        )
+        return "stopped" if declared else "killed"
 
 
 def read(path: Path, *, records: bool = True) -> Snapshot:

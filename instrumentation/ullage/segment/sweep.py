@@ -38,6 +38,8 @@ def sweep(directory: Path, now: float) -> None:
 
 def expendable(dead: Iterable[tuple[Path, reader.Snapshot]]) -> list[Path]:
     """Return the files to unlink: of each process name all but its first crash and its newest two."""
+    dead = list(dead)
+    everybody = [snapshot for _, snapshot in dead]
     by_name = defaultdict(list)
     for path, snapshot in dead:
         by_name[snapshot.name].append((snapshot.process.started_ns, path, snapshot))
@@ -45,7 +47,7 @@ def expendable(dead: Iterable[tuple[Path, reader.Snapshot]]) -> list[Path]:
     for lives in by_name.values():
         lives.sort(key=lambda life: life[0])
         older = lives[:-KEEP_NEWEST]
-        first_crash = next((path for _, path, snapshot in lives if snapshot.outcome != "stopped"), None)
+        first_crash = next((path for _, path, snapshot in lives if snapshot.outcome(everybody) != "stopped"), None)
         victims += [path for _, path, _ in older if path != first_crash]
     return victims
 

@@ -1,0 +1,272 @@
+"""Wrapping a function of an engine: it cannot tell, whatever our code does. A fake engine stands for it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from types import ModuleType
+
+import pytest
+
+from ullage.engines import _probe
+from ullage.engines._imports import ImportWatch
+from ullage.engines._patch import Hook
+from ullage.segment.layout import ProbeStatus
+
+
+@pytest.fixture
+def engine():
+    """A module with a class like an engine's."""
+    module = ModuleType("fake_engine")
+
+    class Scheduler:
+        def schedule(self, budget, *, throttle=False):
+            """Schedule."""
+            if budget < 0:
+                raise KeyError("the engine's own")
+            return None if throttle else budget * 2
+
+        limit = 7
+
+    class Fast(Scheduler):
+        pass
+
+    module.Scheduler, module.Fast = Scheduler, Fast
+    return module
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    """Production: our errors are swallowed."""
+    monkeypatch.setenv("ULLAGE_STRICT", "0")
+
+
+def boom(*_args):
+    raise RuntimeError("ours")
+
+
+def test_a_wrapped_function_keeps_name_signature_and_result(engine):
+    seen = []
+    original = engine.Scheduler.schedule
+    Hook(
+        "fake_engine",
+        "Scheduler.schedule",
+        ("budget",),
+        before=lambda args, kwargs: seen.append(("before", args[1:], kwargs)),
+        after=lambda result, args, kwargs: seen.append(("after", result, args[1:], kwargs)),
+    ).install(engine)
+
+    result = engine.Scheduler().schedule(4, throttle=False)
+
+    assert result == 8
+    assert seen == [("before", (4,), {"throttle": False}), ("after", 8, (4,), {"throttle": False})]
+    wrapped = engine.Scheduler.schedule
+    assert inspect.signature(wrapped) == inspect.signature(original)
+    assert (wrapped.__name__, wrapped.__doc__, wrapped.__qualname__) == (
+        original.__name__,
+        original.__doc__,
+        original.__qualname__,
+    )
+
+
+def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine):
+    seen = []
+    Hook("fake_engine", "Scheduler.schedule", failed=lambda error, *_: seen.append(error)).install(engine)
+
+    with pytest.raises(KeyError, match="the engine's own") as raised:
+        engine.Scheduler().schedule(-1)
+
+    assert seen == [raised.value]
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("where", ["before", "after", "failed"])
+def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine, lenient, where):
+    hook = Hook("fake_engine", "Scheduler.schedule", **{where: boom})
+    hook.install(engine)
+    scheduler = engine.Scheduler()
+
+    assert scheduler.schedule(4) == 8
+    with pytest.raises(KeyError, match="the engine's own") as raised:
+        scheduler.schedule(-1)
+
+    assert raised.value.__cause__ is None
+    assert hook.probe._errors >= 1
+
+
+def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
+    hook = Hook("fake_engine", "Scheduler.schedule", after=boom)
+    hook.install(engine)
+    scheduler = engine.Scheduler()
+
+    results = [scheduler.schedule(n) for n in range(30)]
+
+    assert results == [n * 2 for n in range(30)]
+    assert hook.probe._errors == _probe.MAX_ERRORS
+    assert hook.probe.status is ProbeStatus.DISABLED
+    assert hook.probe.calls == _probe.MAX_ERRORS
+
+
+def test_a_probe_that_costs_too_much_switches_itself_off(engine, monkeypatch):
+    clock = iter(range(0, 10**12, 60_000))  # each reading 60 us after the last
+    monkeypatch.setattr(_probe, "_clock", lambda: next(clock))
+    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
+    hook.install(engine)
+    scheduler = engine.Scheduler()
+
+    for _ in range(_probe.COST_WINDOW_CALLS - 1):
+        scheduler.schedule(1)
+    assert hook.probe.live
+    scheduler.schedule(1)
+
+    assert hook.probe.status is ProbeStatus.DISABLED
+    assert "60 us" in hook.probe._detail
+
+
+def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):
+    seen = []
+    Hook("fake_engine", "Scheduler.schedule", after=lambda *args: seen.append(args[0]), denied_only=True).install(
+        engine
+    )
+    scheduler = engine.Scheduler()
+
+    scheduler.schedule(1)
+    scheduler.schedule(1, throttle=True)
+
+    assert seen == [None]
+
+
+def test_an_inherited_function_is_wrapped_where_it_is_defined_and_seen_once(engine):
+    seen = []
+    for target in ("Fast.schedule", "Scheduler.schedule"):
+        Hook("fake_engine", target, after=lambda *_: seen.append(1)).install(engine)
+
+    engine.Fast().schedule(1)
+
+    assert seen == [1]
+    assert "schedule" not in engine.Fast.__dict__
+
+
+@pytest.mark.parametrize(
+    ("target", "parameters", "status", "detail"),
+    [
+        ("Scheduler.plan", (), ProbeStatus.ABSENT, "has no Scheduler.plan"),
+        ("Planner.schedule", (), ProbeStatus.ABSENT, "has no Planner.schedule"),
+        ("Scheduler.limit", (), ProbeStatus.CHANGED, "it is a int"),
+        ("Scheduler.schedule", ("budget", "deadline"), ProbeStatus.CHANGED, "no parameter deadline"),
+    ],
+)
+def test_what_cannot_be_watched_is_left_alone_and_says_why(engine, target, parameters, status, detail):
+    before = dict(vars(engine.Scheduler))
+    hook = Hook("fake_engine", target, parameters, after=boom)
+
+    hook.install(engine)
+
+    assert hook.probe.status is status
+    assert detail in hook.probe._detail
+    assert dict(vars(engine.Scheduler)) == before
+
+
+def test_installing_twice_wraps_once_and_another_copy_of_the_hook_keeps_off(engine):
+    seen = []
+    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("first"))
+    hook.install(engine)
+    hook.install(engine)
+    other = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("second"))
+    other.install(engine)
+
+    engine.Scheduler().schedule(1)
+
+    assert seen == ["first"]
+    assert other.probe.status is ProbeStatus.DISABLED
+
+
+# -- imports ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Write a module that can be imported once, and watch imports."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    names = []
+
+    def write(name, code=""):
+        (tmp_path / f"{name}.py").write_text(code)
+        names.append(name)
+        return name
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_a_module_is_reported_when_the_engine_imports_it_and_not_before(package):
+    name, seen = package("late_one", "value = 3"), []
+    ImportWatch().when_imported(name, seen.append)
+    assert seen == []
+    assert name not in sys.modules
+
+    module = importlib.import_module(name)
+
+    assert seen == [module]
+    assert module.value == 3
+    assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
+
+
+def test_a_module_that_is_loaded_already_is_reported_at_once(package):
+    module, seen = importlib.import_module(package("early_one")), []
+
+    ImportWatch().when_imported("early_one", seen.append)
+
+    assert seen == [module]
+
+
+def test_a_module_that_came_in_past_us_is_found_at_the_next_check(package):
+    name, seen = package("past_us"), []
+    watch = ImportWatch()
+    watch.when_imported(name, seen.append)
+    sys.meta_path.remove(watch)
+
+    module = importlib.import_module(name)
+    assert seen == []
+    watch.check()
+
+    assert seen == [module]
+
+
+def test_a_module_in_the_middle_of_its_import_is_reported_when_it_is_whole(package):
+    name, seen = package("half_done", "import sys; sys.half_done_watch(); whole = True"), []
+    watch = ImportWatch()
+    sys.half_done_watch = lambda: watch.when_imported(name, lambda module: seen.append(hasattr(module, "whole")))
+    try:
+        importlib.import_module(name)
+    finally:
+        del sys.half_done_watch
+    assert seen == []
+
+    watch.check()
+
+    assert seen == [True]
+
+
+def test_an_error_of_ours_does_not_break_the_import(package, lenient):
+    name = package("fine", "value = 1")
+    ImportWatch().when_imported(name, boom)
+
+    assert importlib.import_module(name).value == 1
+
+
+def test_a_module_that_fails_to_import_fails_as_it_would_and_can_be_tried_again(package):
+    name, seen = package("fails", "raise ZeroDivisionError('its own')"), []
+    ImportWatch().when_imported(name, seen.append)
+
+    with pytest.raises(ZeroDivisionError, match="its own"):
+        importlib.import_module(name)
+    package("fails", "value = 1")
+    importlib.invalidate_caches()
+    module = importlib.import_module(name)
+
+    assert seen == [module]

@@ -1,0 +1,74 @@
+"""``ullage inspect``: for the person on call, where nothing but Python may be there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+STORY = """
+import os, signal, ullage
+rows = ullage.buffer("rows", capacity=100, unit="rows")
+rows.observe(97); rows.observe(104)
+ullage.step()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def inspect(*arguments):
+    """Run the command with nothing but the standard library and ullage."""
+    code = (
+        "import sys, site; from ullage_sidecar.cli import main; status = main(sys.argv[1:])\n"
+        "heavy = {'fastapi', 'pydantic', 'prometheus_client', 'uvicorn', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "raise SystemExit(status)"
+    )
+    command = [sys.executable, "-c", code, "inspect", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_dead_process_is_shown_with_its_last_values(program, segments):
+    program(STORY).failure()
+
+    shown = inspect(segments)
+
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("app0/main  killed  incarnation ")
+    row = next(line.split() for line in lines if line.split()[:1] == ["rows"])
+    assert row == ["rows", "rows", "hard", "104", "104", "100", "104.0%", "0", "1"]
+    assert any("bounds_violation rows x1  104 100" in line for line in lines)
+
+
+def test_everything_as_json(program, segments):
+    program(STORY).failure()
+    (path,) = segments.glob("*.ullage")
+
+    document = json.loads(inspect(path, "--json").stdout)
+
+    (segment,) = document["segments"]
+    assert document["errors"] == []
+    assert segment["alive"] is False
+    assert segment["outcome"] == "killed"
+    assert segment["buffers"][0]["high_water"] == 104
+    assert segment["buffers"][0]["kind"] == "hard"
+    assert segment["process"]["steps"] == 1
+
+
+def test_bad_files_are_named_and_the_others_shown(program, segments):
+    program(STORY).failure()
+    (segments / "bad.ullage").write_bytes(b"")
+
+    shown = inspect(segments)
+
+    assert shown.returncode == 1
+    assert "app0/main" in shown.stdout
+    assert f"cannot read {segments / 'bad.ullage'}: the file ends after 0 bytes" in shown.stdout
+
+
+def test_an_empty_directory_says_what_to_check(segments):
+    shown = inspect(segments)
+
+    assert shown.returncode == 1
+    assert "no segment" in shown.stdout
+    assert "ULLAGE_DIR" in shown.stdout

@@ -1,0 +1,323 @@
+"""``ullage serve``, a real one: what Prometheus and a person get from it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from harness import PROMISE_FACTOR, until
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+STORY = """
+import sys, time, ullage
+rows = ullage.buffer("rows", capacity=100, unit="rows", limit="max_num_seqs", bytes=409600)
+arena = ullage.buffer("arena", capacity=4096, unit="bytes", kind="managed", location="pinned")
+table = ullage.buffer("block_table", capacity=8, unit="blocks", kind="fixed")
+from ullage.buffers import Held, inventory
+inventory("runner", [Held("input_ids", (512,), "int32", 2048)] * 61)
+arena.observe(4000); table.observe(8); rows.observe(10); rows.resize(120)
+ullage.step()
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def told(program):
+    """Start the story; then tell it what to do, a line at a time."""
+
+    def start():
+        running = program(STORY)
+        assert running.line() == "ready"
+
+        def tell(line):
+            running.say(line)
+            assert running.line() == "done"
+
+        tell.program = running
+        return tell
+
+    return start
+
+
+# Names, types and labels of DESIGN section 8 that this version has.
+FAMILIES = {
+    "ullage_build": "info",
+    "ullage_process": "info",
+    "ullage_process_state": "stateset",
+    "ullage_process_exits": "counter",
+    "ullage_process_start_time_seconds": "gauge",
+    "ullage_process_last_step_timestamp_seconds": "gauge",
+    "ullage_process_steps": "counter",
+    "ullage_inventory_bytes": "gauge",
+    "ullage_buffer": "info",
+    "ullage_buffer_capacity_slots": "gauge",
+    "ullage_buffer_used_slots": "gauge",
+    "ullage_buffer_high_water_slots": "gauge",
+    "ullage_buffer_capacity_bytes": "gauge",
+    "ullage_buffer_used_bytes": "gauge",
+    "ullage_buffer_high_water_bytes": "gauge",
+    "ullage_buffer_high_water_ratio": "gauge",
+    "ullage_buffer_high_water_timestamp_seconds": "gauge",
+    "ullage_buffer_occupancy_ratio": "histogram",
+    "ullage_buffer_resizes": "counter",
+    "ullage_buffer_exhaustions": "counter",
+    "ullage_buffer_deferrals": "counter",
+    "ullage_bounds_checks": "counter",
+    "ullage_bounds_violations": "counter",
+    "ullage_warning_threshold_ratio": "gauge",
+    "ullage_warning_active": "gauge",
+    "ullage_warnings_raised": "counter",
+    "ullage_probe_status": "stateset",
+    "ullage_probe_calls": "counter",
+    "ullage_hook_errors": "counter",
+    "ullage_records_dropped": "counter",
+    "ullage_segments": "gauge",
+    "ullage_segment_read_errors": "counter",
+    "ullage_scrape_duration_seconds": "gauge",
+}
+
+
+def test_openmetrics_with_the_names_and_types_of_the_design(told, sidecar):
+    told()
+    text = sidecar().get("/metrics", Accept="application/openmetrics-text; version=1.0.0").decode()
+
+    families = list(text_string_to_metric_families(text))
+
+    assert {family.name: family.type for family in families} == FAMILIES
+    histogram = next(family for family in families if family.name == "ullage_buffer_occupancy_ratio")
+    assert {sample.name for sample in histogram.samples} == {"ullage_buffer_occupancy_ratio_bucket"}
+    assert [sample.labels["le"] for sample in histogram.samples] == [
+        "0.5",
+        "0.75",
+        "0.9",
+        "0.95",
+        "0.99",
+        "1.0",
+        "+Inf",
+    ]
+    assert {sample.labels["buffer"] for sample in histogram.samples} == {"rows"}
+
+
+def test_promtool_finds_nothing_to_complain_about(told, sidecar, promtool):
+    told()
+    text = sidecar().get("/metrics")
+
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_a_scrape_shows_the_very_last_store(told, sidecar):
+    tell, watching = told(), sidecar()
+    for used in (11, 95, 121, 7):
+        tell(f"rows.observe({used})")
+        assert watching.value("ullage_buffer_used_slots", process="app0/main", buffer="rows") == used
+
+    metrics = {name: value for (name, labels), value in watching.metrics().items() if ("buffer", "rows") in labels}
+
+    assert metrics["ullage_buffer_high_water_slots"] == 121
+    assert metrics["ullage_buffer_capacity_slots"] == 120
+    assert metrics["ullage_buffer_high_water_ratio"] == pytest.approx(121 / 120)
+    assert metrics["ullage_bounds_violations_total"] == 1
+    assert metrics["ullage_bounds_checks_total"] == 5
+    assert metrics["ullage_warning_threshold_ratio"] == 0.9
+
+
+def test_a_warning_is_raised_and_cleared_and_each_is_one_log_line(told, sidecar):
+    tell, watching = told(), sidecar(ULLAGE_CLEAR_HOLD="100ms")
+    assert watching.warnings() == {("arena", "near_capacity"): "info"}
+    tell("rows.observe(115)")
+    start = time.monotonic()
+    until(lambda: ("rows", "near_capacity") in watching.warnings(), 2 * PROMISE_FACTOR, "the warning")
+    assert time.monotonic() - start < 2 * PROMISE_FACTOR
+    labels = {"process": "app0/main", "buffer": "rows", "contract": "", "reason": "near_capacity"}
+    assert watching.value("ullage_warning_active", severity="warning", **labels) == 1
+
+    tell("rows.observe(5)")
+    until(lambda: ("rows", "near_capacity") not in watching.warnings(), what="the all-clear")
+
+    assert watching.value("ullage_warning_active", severity="warning", **labels) is None
+    assert watching.value("ullage_warnings_raised_total", severity="warning", **labels) == 1
+    lines = [line for line in watching.log().splitlines() if "rows" in line]
+    assert [re.search(r"(WARNING raised|INFO cleared)", line)[1] for line in lines] == [
+        "WARNING raised",
+        "INFO cleared",
+    ]
+    assert "at 96% of 120 rows" in lines[0]
+    adopted = [line for line in watching.log().splitlines() if "arena" in line]
+    assert len(adopted) == 1
+    assert "adopted info near_capacity" in adopted[0]
+
+
+def test_the_last_values_of_a_killed_process_are_served(told, sidecar):
+    tell, watching = told(), sidecar()
+    tell("rows.observe(77)")
+    tell.program.kill()
+
+    metrics = watching.metrics()
+
+    def value(name, **labels):
+        return metrics[name, frozenset({"process": "app0/main", **labels}.items())]
+
+    assert value("ullage_buffer_used_slots", buffer="rows") == 77
+    assert value("ullage_process_state", ullage_process_state="killed") == 1
+    assert value("ullage_process_state", ullage_process_state="running") == 0
+    assert value("ullage_process_exits_total", outcome="killed", cause="primary") == 1
+    until(lambda: watching.warnings().get(("app0/main", "process_died")) == "warning")
+
+
+def test_the_api_says_the_same_in_json(told, sidecar):
+    tell, watching = told(), sidecar()
+    tell("rows.observe(121); arena.exhausted(9)")
+
+    (process,) = watching.json("/v1/processes")
+    assert (process["process"], process["state"], process["shown"], process["steps"]) == (
+        "app0/main",
+        "running",
+        True,
+        1,
+    )
+    held = watching.json("/v1/buffers?process=app0/main")
+    rows = next(buffer for buffer in held["buffers"] if buffer["buffer"] == "rows")
+    assert rows["capacity"] == 120
+    assert rows["occupancy"] == {"0.5": 1, "0.75": 0, "0.9": 0, "0.95": 0, "0.99": 0, "1.0": 0}
+    assert (rows["beyond"], rows["bounds_violations"], rows["worst_index"]) == (1, 1, 120)
+    assert held["inventory"] == [
+        {
+            "process": "app0/main",
+            "name": "runner.input_ids",
+            "type": "int32[512]",
+            "location": "host",
+            "count": 61,
+            "bytes": 61 * 2048,
+        }
+    ]
+    assert watching.json("/v1/buffers?process=nobody") == {"buffers": [], "inventory": []}
+    events = watching.json("/v1/events")
+    assert [(event["kind"], event["subject"]) for event in events] == [
+        ("resize", "rows"),
+        ("bounds_violation", "rows"),
+        ("exhaustion", "arena"),
+    ]
+    assert watching.json("/v1/events?limit=1") == events[-1:]
+    schema = watching.json("/openapi.json")
+    assert {"/metrics", "/livez", "/readyz", "/v1/processes", "/v1/warnings"} <= set(schema["paths"])
+
+
+def test_inventory_is_one_number_in_the_metrics(told, sidecar):
+    told()
+    names = {name for (name, labels) in sidecar().metrics() if ("buffer", "runner.input_ids") in labels}
+
+    assert names == set()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/nothing", 404), ("/v1/events?limit=0", 422)])
+def test_errors_are_problem_documents(sidecar, path, status):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        sidecar().get(path)
+
+    assert error.value.code == status
+    assert error.value.headers["content-type"] == "application/problem+json"
+    problem = json.loads(error.value.read())
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+
+
+def test_metrics_are_compressed_where_asked(told, sidecar):
+    told()
+    watching = sidecar()
+    url = f"http://127.0.0.1:{watching.port}/metrics"
+
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})) as response:
+        assert response.headers["content-encoding"] == "gzip"
+        assert b"ullage_buffer_used_slots" in gzip.decompress(response.read())
+    with urllib.request.urlopen(url) as response:
+        assert response.headers["content-encoding"] is None
+
+
+def test_it_serves_without_any_hook_and_sees_one_that_comes_later(told, sidecar):
+    watching = sidecar()
+    assert watching.json("/v1/processes") == []
+    assert watching.value("ullage_segments", state="readable") == 0
+
+    told()
+
+    assert watching.states() == {"app0/main": "running"}
+
+
+def test_one_bad_file_harms_neither_the_others_nor_the_scrape(told, sidecar, segments):
+    told()
+    (segments / "bad.ullage").write_bytes(b"nonsense, but long enough to look at, whatever it may be")
+    watching = sidecar()
+
+    assert watching.value("ullage_segments", state="unreadable") == 1
+    assert watching.value("ullage_segment_read_errors_total", reason="magic") == 1
+    assert watching.value("ullage_buffer_used_slots", process="app0/main", buffer="rows") == 10
+    assert ("", "segment_unreadable") in watching.warnings()
+
+
+def test_bad_settings_are_reported_and_the_others_are_served(told, sidecar):
+    told()
+    watching = sidecar(ULLAGE_WARNING_RATIO="150", ULLAGE_CLEAR_HOLD="soon")
+
+    assert watching.value("ullage_warning_threshold_ratio", process="app0/main", buffer="rows") == 0.9
+    assert "ERROR setting warning_ratio" in watching.log()
+    assert "ERROR setting clear_hold" in watching.log()
+
+
+def test_it_ends_on_sigterm(sidecar):
+    watching = sidecar()
+    assert watching.get("/livez") == b"ok\n"
+
+    assert watching.stop() in (0, -15)
+    assert "Traceback" not in watching.log()
+
+
+def test_a_real_prometheus_scrapes_it(told, sidecar, prometheus, tmp_path):
+    tell, watching = told(), sidecar()
+    tell("rows.observe(113)")
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "scrape_configs: [{job_name: ullage, scrape_interval: 500ms, scrape_timeout: 500ms,"
+        f" static_configs: [{{targets: ['127.0.0.1:{watching.port}']}}]}}]"
+    )
+    port = watching.port + 1 if watching.port < 65000 else watching.port - 1
+    server = subprocess.Popen(
+        [
+            prometheus,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def ask(query):
+        url = f"http://127.0.0.1:{port}/api/v1/query?query={query}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return json.load(response)["data"]["result"]
+        except (urllib.error.URLError, ConnectionError):
+            return []
+
+    try:
+        used = until(
+            lambda: ask('ullage_buffer_used_slots{buffer="rows"}/ullage_buffer_capacity_slots>0.9'), 60, "the sample"
+        )
+        (warning,) = until(lambda: ask('ullage_warning_active{buffer="rows"}'), 60, "the warning")
+    finally:
+        server.kill()
+        server.wait()
+    assert [sample["metric"]["buffer"] for sample in used] == ["rows"]
+    assert warning["metric"]["severity"] == "warning"

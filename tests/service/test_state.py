@@ -1,0 +1,186 @@
+"""State: who is who, who died first, and what outlives an incarnation."""
+
+from __future__ import annotations
+
+import pytest
+from snapshots import START, World, buffer, exits, shown, snapshot
+
+from ullage_sidecar.discovery import Unreadable
+from ullage_sidecar.state import Tally
+
+
+def test_the_first_death_of_an_engine_is_primary_and_its_siblings_follow():
+    world = World()
+    core, worker, api = (snapshot(name, f"vllm0/{name}") for name in ("core", "worker-tp0", "api"))
+    world.look(core, worker, api)
+    dead = snapshot("worker-tp0", "vllm0/worker-tp0", alive=False)
+    world.look(core, dead, api)
+
+    state = world.look(
+        snapshot("core", "vllm0/core", alive=False, failure_ns=START + 1),
+        dead,
+        snapshot("api", "vllm0/api", alive=False, failure_ns=START + 2),
+    )
+
+    assert shown(state) == {"vllm0/core": "crashed", "vllm0/worker-tp0": "killed", "vllm0/api": "crashed"}
+    assert exits(state) == {
+        ("vllm0/worker-tp0", "killed", "primary"): 1,
+        ("vllm0/core", "crashed", "consequential"): 1,
+        ("vllm0/api", "crashed", "consequential"): 1,
+    }
+
+
+def test_deaths_seen_at_once_are_told_apart_by_who_noticed_a_failure():
+    state = World().look(
+        snapshot("core", "vllm0/core", alive=False, failure_ns=START + 5),
+        snapshot("worker", "vllm0/worker-tp0", alive=False, step_ns=START + 9),
+    )
+
+    assert exits(state) == {
+        ("vllm0/worker-tp0", "killed", "primary"): 1,
+        ("vllm0/core", "crashed", "consequential"): 1,
+    }
+
+
+def test_a_death_long_after_another_is_a_primary_one():
+    world = World(sibling_window=30)
+    one, two = snapshot("one", "vllm0/core", alive=False), snapshot("two", "vllm0/api")
+    world.look(one, two)
+
+    state = world.look(one, snapshot("two", "vllm0/api", alive=False), after=31)
+
+    assert exits(state)["vllm0/api", "killed", "primary"] == 1
+
+
+def test_an_orderly_stop_is_no_reason_for_anothers_death():
+    world = World()
+    helper = snapshot("helper", "app0/main", alive=False, stop_ns=START + 1)
+    main = snapshot("main", "app0/serve")
+    world.look(helper, main)
+
+    state = world.look(helper, snapshot("main", "app0/serve", alive=False, started_ns=START + 2))
+
+    assert exits(state)["app0/serve", "killed", "primary"] == 1
+
+
+def test_workers_killed_in_a_declared_shutdown_are_stopped():
+    state = World().look(
+        snapshot("api", "vllm0/api", alive=False, stop_ns=START + 7),
+        snapshot("worker", "vllm0/worker-tp0", alive=False),
+        snapshot("other", "vllm1/core", alive=False, engine="e2"),
+    )
+
+    assert shown(state) == {"vllm0/api": "stopped", "vllm0/worker-tp0": "stopped", "vllm1/core": "killed"}
+
+
+def test_a_shutdown_before_a_process_started_does_not_excuse_its_death():
+    state = World().look(
+        snapshot("old", "vllm0/core", alive=False, stop_ns=START + 1),
+        snapshot("new", "vllm0/worker-tp0", alive=False, started_ns=START + 2),
+    )
+
+    assert shown(state)["vllm0/worker-tp0"] == "killed"
+
+
+@pytest.mark.parametrize(
+    ("words", "condition"),
+    [
+        ({"running": 3, "step_ns": START}, "stalled"),
+        ({"running": 0, "step_ns": START}, "running"),
+        ({"running": -1, "step_ns": START}, "running"),
+        ({"running": 3, "step_ns": 0}, "running"),
+        ({"running": 3, "step_ns": START, "disabled_ns": START}, "running"),
+    ],
+)
+def test_stalled_is_no_step_although_requests_run(words, condition):
+    state = World(stall_after=30).look(snapshot(**words), after=31)
+
+    assert shown(state) == {"vllm0/core": condition}
+
+
+def test_a_process_that_goes_on_without_its_lock_lives():
+    world = World()
+    world.look(snapshot(steps=1))
+    assert shown(world.look(snapshot(alive=False, steps=2))) == {"vllm0/core": "killed"}
+
+    (life,) = world.look(snapshot(alive=False, steps=3)).shown
+
+    assert (life.condition, life.lock_lost) == ("running", True)
+    (life,) = world.look(snapshot(alive=False, steps=3), after=20).shown
+    assert life.lock_lost
+    assert shown(world.look(snapshot(alive=False, steps=3), after=20)) == {"vllm0/core": "killed"}
+
+
+def test_two_living_processes_of_one_name_are_told_apart_and_keep_their_names():
+    world = World()
+    one, two = snapshot("one", started_ns=START), snapshot("two", started_ns=START + 1)
+    assert shown(world.look(two, one)) == {"vllm0/core": "running", "vllm0/core-2": "running"}
+
+    state = world.look(snapshot("one", alive=False), two)
+
+    assert shown(state) == {"vllm0/core": "killed", "vllm0/core-2": "running"}
+
+
+def test_a_process_that_learns_its_name_is_renamed():
+    world = World()
+    world.look(snapshot("one", "vllm0/main"))
+
+    assert shown(world.look(snapshot("one", "vllm0/worker-tp1"))) == {"vllm0/worker-tp1": "running"}
+
+
+def test_the_newest_living_incarnation_is_shown_else_the_newest_dead_one():
+    old = snapshot("old", alive=False, started_ns=START)
+    new = snapshot("new", alive=True, started_ns=START + 5)
+    dead = snapshot("dead", alive=False, started_ns=START + 9)
+    world = World()
+    assert world.look(old, new).shown[0].snapshot.incarnation == "new"
+    assert world.look(old, new, dead).shown[0].snapshot.incarnation == "new"
+    assert World().look(old, dead).shown[0].snapshot.incarnation == "dead"
+
+
+def test_a_dead_process_is_shown_for_a_day():
+    world = World(retention=86400)
+    dead = snapshot(alive=False)
+    world.look(dead)
+
+    assert shown(world.look(dead, after=86399)) == {"vllm0/core": "killed"}
+    assert shown(world.look(dead, after=2)) == {}
+
+
+def test_violations_of_dead_incarnations_stay_in_the_totals_even_when_their_files_are_gone():
+    world = World()
+    first = snapshot("first", alive=False, buffers=[buffer(beyond=3, grows=1)])
+    world.look(first)
+    second = snapshot("second", started_ns=START + 5, buffers=[buffer(beyond=2, exhaustions=1)])
+    both = world.look(first, second).totals["vllm0/core"]
+
+    swept = world.look(second).totals["vllm0/core"]
+
+    assert both == swept
+    assert swept[Tally("rows", "violations")] == 5
+    assert swept[Tally("rows", "grows")] == 1
+    assert swept[Tally("rows", "exhaustions")] == 1
+
+
+def test_a_file_that_cannot_be_read_for_a_while_is_not_counted_twice():
+    world = World()
+    one = snapshot("abc", buffers=[buffer(beyond=3)])
+    world.look(one)
+    world.look(unreadable=[Unreadable("abc.ullage", "io", "abc.ullage: busy")])
+
+    state = world.look(one)
+
+    assert state.totals["vllm0/core"][Tally("rows", "violations")] == 3
+    assert state.read_errors == {"io": 1}
+
+
+def test_each_bad_file_is_counted_once_and_half_written_records_when_they_are_caught():
+    world = World()
+    bad = Unreadable("x.ullage", "magic", "x.ullage: not a segment")
+    for _ in range(3):
+        state = world.look(snapshot("live", half_written=1), unreadable=[bad])
+    assert state.read_errors == {"magic": 1, "half_written": 3}
+
+    for _ in range(3):
+        state = world.look(snapshot("live", alive=False, half_written=1), unreadable=[bad])
+    assert state.read_errors == {"magic": 1, "half_written": 4}

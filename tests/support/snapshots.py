@@ -1,0 +1,81 @@
+"""Snapshots as a reader would return them, for what judges them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ullage.segment.layout import Kind, Location
+from ullage.segment.reader import Buffer, Process, Snapshot
+from ullage_sidecar.discovery import Found
+from ullage_sidecar.settings import Settings
+from ullage_sidecar.state import History, observe
+
+SECOND = 1_000_000_000
+START = 1_000 * SECOND
+
+
+def buffer(name="rows", *, kind=Kind.HARD, capacity=100, used=0, high_water=None, **fields):
+    high_water = used if high_water is None else high_water
+    defaults = {
+        "unit": "rows",
+        "location": Location.HOST,
+        "limit": "",
+        "nbytes": 0,
+        "instances": 1,
+        "inventory": False,
+        "high_water_ns": START,
+        "high_water_ratio": high_water / capacity if capacity else None,
+        "occupancy": (0,) * 6,
+        "beyond": 0,
+        "exhaustions": 0,
+        "exhausted_first_ns": 0,
+        "exhausted_last_ns": 0,
+        "deferrals": 0,
+        "checks": 0,
+        "violations": 0,
+        "worst_index": 0,
+        "violation_ns": 0,
+        "grows": 0,
+        "shrinks": 0,
+    }
+    return Buffer(name=name, kind=kind, capacity=capacity, used=used, high_water=high_water, **(defaults | fields))
+
+
+def snapshot(incarnation="a", name="vllm0/core", *, alive=True, buffers=(), engine="e1", half_written=0, **words):
+    process = Process(**({field: 0 for field in Process._fields} | {"started_ns": START, "running": -1} | words))
+    return Snapshot(
+        incarnation=incarnation,
+        version="1.0",
+        alive=alive,
+        identity={"process": name, "engine_id": engine},
+        process=process,
+        probes=(),
+        buffers=tuple(buffers),
+        claims=(),
+        events=(),
+        half_written=half_written,
+    )
+
+
+class World:
+    """A directory of segments over time, as the sidecar looks at it."""
+
+    def __init__(self, **settings):
+        self.settings = Settings(**settings)
+        self.history = History()
+        self.now_ns = START
+
+    def look(self, *snapshots, unreadable=(), after=1.0):
+        """Let ``after`` seconds pass, then look."""
+        self.now_ns += int(after * SECOND)
+        return observe(Found(tuple(snapshots), tuple(unreadable)), self.history, self.settings, self.now_ns)
+
+
+def shown(state):
+    """The condition of each process that is shown."""
+    return {life.process: life.condition for life in state.shown}
+
+
+def exits(state):
+    """The exits that were counted."""
+    return Counter({key: count for key, count in state.exits.items() if count})
