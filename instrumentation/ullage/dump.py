@@ -9,11 +9,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ullage.segment.layout import SUFFIX, Kind, ProbeStatus
-from ullage.segment.reader import Snapshot, UnreadableError, read
+from ullage.segment.reader import UnreadableError, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from ullage.segment.snapshot import Snapshot
 
 NS = 1_000_000_000
 

@@ -16,7 +16,7 @@ from ullage_sidecar.state import NS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ullage.segment.reader import Buffer
+    from ullage.segment.snapshot import Buffer
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 

@@ -18,7 +18,7 @@ from ullage_sidecar.state import NS
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ullage.segment.reader import Buffer
+    from ullage.segment.snapshot import Buffer
     from ullage_sidecar.alarms import Alarms
     from ullage_sidecar.state import Life, State
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.segment.layout import SUFFIX
-from ullage.segment.reader import Snapshot, UnreadableError, is_alive, read
+from ullage.segment.reader import UnreadableError, is_alive, read
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ullage.segment.snapshot import Snapshot
 
 
 @dataclass(frozen=True)

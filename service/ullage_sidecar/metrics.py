@@ -22,7 +22,7 @@ from ullage_sidecar.state import CAUSES, CONDITIONS, NS, OUTCOMES, Tally
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ullage.segment.reader import Buffer
+    from ullage.segment.snapshot import Buffer
     from ullage_sidecar.alarms import Alarms
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.segment.reader import Outcome, Snapshot
+    from ullage.segment.snapshot import Outcome, Snapshot
     from ullage_sidecar.discovery import Found, Unreadable
     from ullage_sidecar.settings import Settings
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.buffers import BufferPayload, _closures
+from ullage.counting import counting
 from ullage.segment import reader
-from ullage.segment.layout import HOT_WORDS, OCCUPANCY_STEPS, B
+from ullage.segment.layout import HOT_WORDS, OCCUPANCY_STEPS, B, BufferPayload
 
 
 def read(directory):
@@ -53,7 +53,7 @@ class Recorded:
     def __init__(self, capacity):
         self.words = memoryview(bytearray(8 * 64)).cast("q")
         self.words[B.CAPACITY] = capacity
-        self.buffer = _closures("rows", capacity)
+        self.buffer = counting("rows", capacity)
         self.buffer.bind(self.words[HOT_WORDS], self.words)
 
 

@@ -50,7 +50,8 @@ def test_known_versions(version, known):
 def test_an_unknown_version_is_one_log_line_and_nothing_else(program, segments, version):
     running = program(
         FAKE.format(version=version, modules="")
-        + "assert not any('ullage' in repr(f) for f in sys.meta_path)\nassert 'ullage.engines._patch' not in sys.modules"
+        + "assert not any('ullage' in repr(finder) for finder in sys.meta_path)\n"
+        + "assert 'ullage.engines._patch' not in sys.modules"
     )
 
     out, err = running.process.communicate(timeout=60)

@@ -6,7 +6,7 @@ import pytest
 from snapshots import SECOND, START, World, buffer, snapshot
 
 from ullage.segment.layout import Kind, ProbeStatus
-from ullage.segment.reader import Probe
+from ullage.segment.snapshot import Probe
 from ullage_sidecar.alarms import Alarms, evaluate
 from ullage_sidecar.discovery import Unreadable
 from ullage_sidecar.settings import BufferSettings

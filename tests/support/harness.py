@@ -89,7 +89,7 @@ class Sidecar:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.log_file = tempfile.TemporaryFile("w+")
+        self.log_file = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ullage_sidecar", "serve", "--dir", str(directory), "--port", str(self.port)],
             stdout=self.log_file,

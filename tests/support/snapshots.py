@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ullage.segment.layout import Kind, Location
-from ullage.segment.reader import Buffer, Process, Snapshot
+from ullage.segment.snapshot import Buffer, Process, Snapshot
 from ullage_sidecar.discovery import Found
 from ullage_sidecar.settings import Settings
 from ullage_sidecar.state import History, observe
@@ -42,7 +42,7 @@ def buffer(name="rows", *, kind=Kind.HARD, capacity=100, used=0, high_water=None
 
 
 def snapshot(incarnation="a", name="vllm0/core", *, alive=True, buffers=(), engine="e1", half_written=0, **words):
-    process = Process(**({field: 0 for field in Process._fields} | {"started_ns": START, "running": -1} | words))
+    process = Process(**(dict.fromkeys(Process._fields, 0) | {"started_ns": START, "running": -1} | words))
     return Snapshot(
         incarnation=incarnation,
         version="1.0",

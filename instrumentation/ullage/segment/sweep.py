@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from ullage.segment.snapshot import Snapshot
+
 KEEP_NEWEST = 2
 ORPHAN_AGE_S = 60
 
@@ -36,7 +38,7 @@ def sweep(directory: Path, now: float) -> None:
                 _unlink(path)
 
 
-def expendable(dead: Iterable[tuple[Path, reader.Snapshot]]) -> list[Path]:
+def expendable(dead: Iterable[tuple[Path, Snapshot]]) -> list[Path]:
     """Return the files to unlink: of each process name all but its first crash and its newest two."""
     dead = list(dead)
     everybody = [snapshot for _, snapshot in dead]
@@ -52,7 +54,7 @@ def expendable(dead: Iterable[tuple[Path, reader.Snapshot]]) -> list[Path]:
     return victims
 
 
-def living(directory: Path) -> Iterator[reader.Snapshot]:
+def living(directory: Path) -> Iterator[Snapshot]:
     """Yield what the living processes in ``directory`` say of themselves."""
     for path in _entries(directory, f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError, reader.UnreadableError):

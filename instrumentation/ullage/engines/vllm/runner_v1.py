@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.buffers import Buffer, Held, buffer, inventory
+from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines.vllm._identity import identify
+from ullage.inventory import Held, inventory
 from ullage.session import session
 
 if TYPE_CHECKING:

@@ -1,0 +1,178 @@
+"""What a segment says, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ullage.segment.layout import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ullage.segment.layout import EventKind, Location, ProbeStatus, Relation, Role
+
+Outcome = Literal["stopped", "crashed", "killed"]
+
+
+class Process(NamedTuple):
+    """The plain words of a process, in the order of ``layout.P``. Times in ns since the epoch, 0 for never."""
+
+    pid: int
+    started_ns: int
+    steps: int
+    step_ns: int
+    running: int
+    stop_ns: int
+    failure_ns: int
+    exception_ns: int
+    hook_errors: int
+    dropped_buffers: int
+    dropped_claims: int
+    dropped_probes: int
+    events: int
+    disabled_ns: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One hook point: its status, how often it was called, errors of ours in it, and what it cost in ns."""
+
+    name: str
+    detail: str
+    status: ProbeStatus
+    calls: int
+    errors: int
+    cost_ns: int
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer. Sizes in ``unit``; ``occupancy`` counts observations per step of ``OCCUPANCY_STEPS``.
+
+    ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
+    where the capacity is 0.
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    location: Location
+    limit: str
+    nbytes: int
+    instances: int
+    inventory: bool
+    capacity: int
+    used: int
+    high_water: int
+    high_water_ns: int
+    high_water_ratio: float | None
+    occupancy: tuple[int, ...]
+    beyond: int
+    exhaustions: int
+    exhausted_first_ns: int
+    exhausted_last_ns: int
+    deferrals: int
+    checks: int
+    violations: int
+    worst_index: int
+    violation_ns: int
+    grows: int
+    shrinks: int
+
+    @property
+    def observations(self) -> int:
+        """How often the buffer was observed."""
+        return sum(self.occupancy) + self.beyond
+
+    @property
+    def ratio(self) -> float | None:
+        """Share of the capacity in use; None where the capacity is 0."""
+        return self.used / self.capacity if self.capacity else None
+
+    @property
+    def out_of_bounds(self) -> int:
+        """Bounds violations; for a buffer whose overflow is damage, observations beyond it are among them."""
+        return self.violations + (0 if self.kind is Kind.MANAGED else self.beyond)
+
+    @property
+    def bounds_checks(self) -> int:
+        """Checks of a bound; for a buffer whose overflow is damage, every observation is one."""
+        return self.checks + (0 if self.kind is Kind.MANAGED else self.observations)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one source says of a size. ``None`` in ``shape`` is not compared; ``inputs`` as recorded."""
+
+    contract: str
+    source: str
+    role: Role
+    shape: tuple[int | None, ...]
+    relations: tuple[Relation, ...]
+    dtype: str
+    unit: str
+    inputs: dict[str, Any]
+    inputs_truncated: bool
+    checks: int
+    violations: int
+    violation_first_ns: int
+    violation_last_ns: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """One dated record. ``count`` is how often this happened to ``subject`` by then."""
+
+    number: int
+    time_ns: int
+    kind: EventKind
+    subject: str
+    count: int
+    numbers: tuple[int, int, int, int]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that one segment said at one moment.
+
+    ``half_written`` counts records caught in the middle of a write (or left so by a death) and skipped.
+    """
+
+    incarnation: str
+    version: str
+    alive: bool
+    identity: dict[str, Any]
+    process: Process
+    probes: tuple[Probe, ...]
+    buffers: tuple[Buffer, ...]
+    claims: tuple[Claim, ...]
+    events: tuple[Event, ...]
+    half_written: int
+
+    @property
+    def name(self) -> str:
+        """The process name, unique within the pod up to a second living process of the same name."""
+        return str(self.identity.get("process", "unknown"))
+
+    @property
+    def engine_id(self) -> str:
+        """What the processes of one engine share."""
+        return str(self.identity.get("engine_id", ""))
+
+    def outcome(self, others: Iterable[Snapshot] = ()) -> Outcome:
+        """Tell how this process, if it is dead, ended.
+
+        ``stopped``: it, or one of ``others`` of its engine, declared a shutdown that no failure started.
+        ``crashed``: an exception of the host is later than its last step, or it noted a failure. Else ``killed``.
+        """
+        process = self.process
+        if process.stop_ns:
+            return "stopped"
+        if process.failure_ns or process.exception_ns > process.step_ns:
+            return "crashed"
+        declared = any(
+            other.engine_id == self.engine_id and other.process.stop_ns > process.started_ns for other in others
+        )
+        return "stopped" if declared else "killed"

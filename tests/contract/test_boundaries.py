@@ -1,0 +1,108 @@
+"""What may know what, and where the packages come from. The layers are import-linter's, in ``make lint``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from harness import ROOT
+
+import ullage
+
+PYTHONS = ["3.10", "3.12", "3.13"]
+
+# Everything that the hook does, on the standard library of whatever Python runs it.
+SELF_CHECK = """
+import json, os, sys, threading
+import ullage
+rows = ullage.buffer("rows", capacity=1000, unit="rows")
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=lambda: [rows.observe(n) for n in range(1001)]) for _ in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+rows.resize(2000); rows.exhausted(); ullage.step()
+from ullage.session import session
+from ullage.segment import reader
+path = session.open().path
+child = os.fork()
+if child == 0:
+    rows.observe(1500)
+    (seen,) = reader.read(session.open().path).buffers
+    os._exit(0 if (seen.observations, seen.used, seen.capacity) == (1, 1500, 2000) else 1)
+status = os.waitpid(child, 0)[1]
+(seen,) = reader.read(path).buffers
+from ullage.engines.vllm import register
+register()
+from ullage_sidecar.cli import main
+main(["inspect", os.environ["ULLAGE_DIR"]])
+print(json.dumps([status, seen.observations, seen.high_water, seen.grows, seen.exhaustions]))
+"""
+
+
+def test_the_source_roots_are_no_packages():
+    for root in ("instrumentation", "service"):
+        assert not (ROOT / root / "__init__.py").exists()
+
+
+def test_the_distribution_has_no_dependencies_of_its_own():
+    required = metadata.requires("ullage") or []
+
+    assert [line for line in required if "extra ==" not in line] == []
+    assert metadata.version("ullage") == ullage.__version__
+
+
+def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, check=True, cwd=ROOT, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {name.partition("/")[0] for name in names} == {
+        "ullage",
+        "ullage_sidecar",
+        f"ullage-{ullage.__version__}.dist-info",
+    }
+    assert "ullage/py.typed" in names
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_the_hook_runs_on_every_supported_python(segments, version):
+    python = _python(version)
+    ran = subprocess.run(
+        [python, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", SELF_CHECK],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env={
+            "PATH": os.environ["PATH"],
+            "ULLAGE_DIR": str(segments),
+            "ULLAGE_STRICT": "1",
+            "PYTHONPATH": f"{ROOT / 'instrumentation'}:{ROOT / 'service'}",
+        },
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "[0, 4004, 1000, 1, 1]"
+    assert "app0/main  running" in ran.stdout
+
+
+def _python(version):
+    found = shutil.which(f"python{version}") or next(
+        map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), None
+    )
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+        found = next(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), None)
+    if found is None:
+        pytest.skip(f"Python {version} is not installed; the oldest and newest supported are what matters here")
+    return found
+
+
+def test_no_line_of_code_is_only_half_there():
+    for path in [*(ROOT / "instrumentation").rglob("*.py"), *(ROOT / "service").rglob("*.py")]:
+        assert len(path.read_text().splitlines()) <= 400, f"{path} has more than one job"

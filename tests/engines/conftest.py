@@ -1,0 +1,193 @@
+"""Real engines on CPU: one per mode, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from harness import ROOT, missing, until
+
+sys.path.insert(0, str(ROOT / "examples"))
+import contextlib
+
+import tiny_llama
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def vllm():
+    """Tell why there is no vLLM, if there is none."""
+    if importlib.util.find_spec("vllm") is None:
+        missing("vLLM for CPU is not installed: see .venv/no-engine")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """The tiny model."""
+    return tiny_llama.make(tmp_path_factory.mktemp("model"))
+
+
+class Engine:
+    """A process of vLLM with a directory for its segments."""
+
+    def __init__(self, command, *, hook, **environment):
+        self.directory = Path(tempfile.mkdtemp(prefix="ullage-engine-", dir="/dev/shm"))
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
+        switch = {"ULLAGE_DIR": str(self.directory)} if hook else {"ULLAGE_DISABLE": "1"}
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **tiny_llama.ENVIRONMENT, **switch, **environment},
+        )
+
+    def output(self):
+        """What it has logged so far."""
+        self.log.seek(0)
+        return self.log.read()[-5000:]
+
+    def end(self):
+        """Kill it with all its processes, and forget it."""
+        if self.process.poll() is None or self.process.stdin:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, 9)
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Offline(Engine):
+    """``LLM``, driven by commands."""
+
+    def __init__(self, model, blocks, *, in_process, hook=True, **environment):
+        mode = "in-process" if in_process else "processes"
+        super().__init__(
+            [sys.executable, str(Path(__file__).parent / "offline.py"), str(model), str(blocks), mode],
+            hook=hook,
+            VLLM_ENABLE_V1_MULTIPROCESSING="0" if in_process else "1",
+            **environment,
+        )
+        assert self._answer() == "ready"
+
+    def tell(self, do, **arguments):
+        """Have it do something, without waiting."""
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, do, **arguments):
+        """Have it do something, and return its answer."""
+        self.tell(do, **arguments)
+        return self._answer()
+
+    def answer(self):
+        """Return the answer to what it was told."""
+        return self._answer()
+
+    def stop(self):
+        """End it in order."""
+        self.tell("stop")
+        self.process.wait(timeout=120)
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        assert line, self.output()
+        return json.loads(line)
+
+
+class Server(Engine):
+    """The OpenAI-compatible server."""
+
+    def __init__(self, model, blocks, *, hook=True):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        options = {
+            "model": model,
+            "served-model-name": "tiny",
+            "num-gpu-blocks-override": blocks,
+            "host": "127.0.0.1",
+            "port": self.port,
+            **{name.replace("_", "-"): value for name, value in tiny_llama.ARGUMENTS.items()},
+        }
+        arguments = []
+        for name, value in options.items():
+            arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        super().__init__([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments], hook=hook)
+        until(self._healthy, 240, "the server's health")
+
+    def _healthy(self):
+        assert self.process.poll() is None, self.output()
+        try:
+            self.get("/health")
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
+
+    def get(self, path, body=None):
+        """Return a page, or the answer to a JSON document."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        data = json.dumps(body).encode() if body else None
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return response.read().decode()
+
+    def complete(self, prompt, tokens):
+        """Return the tokens that follow a prompt of tokens."""
+        body = {
+            "model": "tiny",
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        return json.loads(self.get("/v1/completions", body))["choices"][0]["token_ids"]
+
+
+@pytest.fixture(scope="session")
+def start_offline(model):
+    """Start an Offline engine; all are gone at the end."""
+    started = []
+
+    def start(blocks, **options):
+        started.append(Offline(model, blocks, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+@pytest.fixture(scope="session")
+def start_server(model):
+    """Start a Server; all are gone at the end."""
+    started = []
+
+    def start(blocks, **options):
+        started.append(Server(model, blocks, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()

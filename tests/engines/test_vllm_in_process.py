@@ -1,0 +1,118 @@
+"""vLLM in one process: a watched one does what an unwatched one does, and ullage says what vLLM says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ullage.segment import reader
+from ullage.segment.layout import ProbeStatus
+
+LOAD = {"prompts": 8, "tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def plain_tokens(start_offline):
+    """What an engine without the hook generates."""
+    engine = start_offline(256, in_process=True, hook=False)
+    tokens = engine.ask("generate", **LOAD)
+    assert list(engine.directory.iterdir()) == []
+    engine.end()
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def watched(start_offline):
+    """A watched engine."""
+    return start_offline(256, in_process=True)
+
+
+def snapshot(engine):
+    (path,) = engine.directory.glob("*.ullage")
+    return reader.read(path)
+
+
+def test_the_tokens_are_the_same(watched, plain_tokens):
+    assert watched.ask("generate", **LOAD) == plain_tokens
+
+
+def test_use_equals_vllms_own_statistics_of_the_same_step(watched):
+    pairs = watched.ask("steps")
+
+    assert len(pairs) > 20
+    assert all(pair["vllm"] is not None for pair in pairs)
+    for pair in pairs:
+        assert pair["ullage"] == pytest.approx(pair["vllm"])
+        assert pair["high_water"] >= pair["vllm"][0] - 1e-9  # vLLM's is one minus the free share
+    assert pairs[-1]["vllm"] == [0, 0]
+    assert max(pair["vllm"][1] for pair in pairs) == 8
+
+
+def test_it_is_one_process_with_everything_that_vllm_allocates(watched):
+    seen = snapshot(watched)
+
+    assert seen.name == "vllm0/main"
+    identity = seen.identity
+    assert (identity["engine"], identity["engine_version"], identity["role"]) == ("vllm", "0.32.0", "main")
+    assert identity["model_name"].endswith("tiny-llama")
+    expected = {
+        "kv_blocks": (255, "blocks", "MANAGED", "num_gpu_blocks"),
+        "running_requests": (16, "requests", "MANAGED", "max_num_seqs"),
+        "scheduled_tokens": (512, "tokens", "MANAGED", "max_num_batched_tokens"),
+        "request_slots": (16, "requests", "MANAGED", "max_num_seqs"),
+        "step_tokens": (512, "tokens", "MANAGED", "max_num_batched_tokens"),
+        "block_table_row": (16, "blocks", "FIXED", "max_model_len"),
+    }
+    buffers = {b.name: (b.capacity, b.unit, b.kind.name, b.limit) for b in seen.buffers if not b.inventory}
+    assert buffers == expected
+    used = {buffer.name: buffer for buffer in seen.buffers}
+    assert used["request_slots"].high_water == 8
+    assert used["step_tokens"].high_water == used["scheduled_tokens"].high_water > 300
+    assert used["block_table_row"].high_water == 4  # 90 + 24 tokens in blocks of 32
+    assert used["kv_blocks"].exhaustions == used["kv_blocks"].deferrals == 0
+
+
+def test_the_runners_tensors_are_its_inventory(watched):
+    held = {buffer.name: buffer for buffer in snapshot(watched).buffers if buffer.inventory}
+
+    assert held["runner.input_ids"].limit == "int32[512]"
+    assert held["runner.inputs_embeds"].nbytes == 512 * 64 * 4
+    assert held["block_table.block_table"].limit == "int32[16,16]"
+
+
+def test_every_probe_is_installed_and_was_called(watched):
+    probes = {probe.name: probe for probe in snapshot(watched).probes}
+
+    unused = {
+        "MPClient.__init__",
+        "MPClient.shutdown",
+        "BackgroundResources.__call__",
+        "EngineCoreProc._send_engine_dead",
+        "EngineCore.shutdown",
+        "Scheduler._preempt_request",
+    }
+    assert {probe.status for probe in probes.values()} == {ProbeStatus.INSTALLED}
+    assert {name for name, probe in probes.items() if not probe.calls} == unused
+    assert sum(probe.errors for probe in probes.values()) == 0
+
+
+def test_an_orderly_end_is_a_stop(watched):
+    watched.stop()
+
+    assert snapshot(watched).outcome() == "stopped"
+
+
+@pytest.mark.parametrize("probe", ["ullage.engines.vllm.scheduler:_observe", "ullage.engines.vllm.runner_v1:argument"])
+def test_a_probe_that_raises_changes_no_token_is_counted_and_switched_off(start_offline, plain_tokens, probe):
+    engine = start_offline(256, in_process=True, ULLAGE_STRICT="0")
+    engine.ask("break", probe=probe)
+
+    assert engine.ask("generate", **LOAD) == plain_tokens
+    assert engine.ask("generate", **LOAD) == plain_tokens
+
+    seen = snapshot(engine)
+    off = {p.name: p for p in seen.probes if p.status is ProbeStatus.DISABLED}
+    assert off
+    assert all(p.errors == 10 for p in off.values())
+    assert seen.process.hook_errors == sum(p.errors for p in seen.probes)
+    assert [event.subject for event in seen.events if event.kind.name == "PROBE_DISABLED"] == list(off)
+    engine.end()
