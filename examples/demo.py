@@ -60,7 +60,7 @@ class Demo:
 
     def warnings(self) -> list[dict[str, Any]]:
         """Ask the sidecar which warnings are active."""
-        with urllib.request.urlopen(f"{self.url}/v1/warnings", timeout=5) as response:
+        with urllib.request.urlopen(f"{self.url}/v1/warnings", timeout=60) as response:
             return list(json.load(response))
 
     def report(self) -> None:
@@ -167,6 +167,7 @@ def _port() -> int:
     """Return the sidecar's usual port, or a free one if that is taken."""
     for port in (PORT, 0):
         with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 free.bind(("127.0.0.1", port))
             except OSError:
