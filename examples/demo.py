@@ -19,7 +19,10 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 LOAD_S = 30
@@ -43,10 +46,11 @@ class Demo:
         self.url = f"http://127.0.0.1:{self.port}"
         self.active: dict[tuple[str, str, str], dict[str, str]] = {}
         self.seen: set[str] = set()
+        self.busy = self.interrupted = False
 
     def start(self, *command: str, log: str, output: int | IO[str] | None = None) -> subprocess.Popen[str]:
         """Start a child; what it logs goes into a file of the demo's directory."""
-        with (self.directory / log).open("w") as errors:
+        with (self.directory / log).open("w") as errors, self._uninterrupted():
             child = subprocess.Popen(
                 [sys.executable, *command],
                 stdout=errors if output is None else output,
@@ -55,8 +59,23 @@ class Demo:
                 env=self.environment,
                 start_new_session=True,
             )
-        self.children.append(child)
+            self.children.append(child)
         return child
+
+    @contextlib.contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """Put Ctrl-C off: a child must be known before it can be ended."""
+        self.busy = True
+        yield
+        self.busy = False
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def interrupt(self, _signal: int, _frame: object) -> None:
+        """Handle Ctrl-C, and SIGTERM alike."""
+        self.interrupted = True
+        if not self.busy:
+            raise KeyboardInterrupt
 
     def warnings(self) -> list[dict[str, Any]]:
         """Ask the sidecar which warnings are active."""
@@ -89,27 +108,35 @@ class Demo:
         for child in self.children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=10)
+            # The group goes on as long as one of them lives, or is a zombie that nobody has waited for yet.
+            deadline = time.monotonic() + 10
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+                while time.monotonic() < deadline:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.poll()
+                    time.sleep(0.02)
 
 
 def main() -> int:
     """Run the demo; 0 if warnings were raised and cleared."""
     directory = Path(tempfile.mkdtemp(prefix="ullage-demo-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     demo = Demo(directory)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.signal(number, demo.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return _run(demo)
     except KeyboardInterrupt:
         print("\nended on request")
         return 130
     finally:
+        demo.busy = True  # a second Ctrl-C must not stop the ending
         demo.end()
         shutil.rmtree(directory, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(demo: Demo) -> int:
+    print("The demo ends by itself after about two minutes, or on Ctrl-C.")
     print(f"1. the sidecar, watching {demo.directory}")
     sidecar = demo.start("-m", "ullage_sidecar", "serve", "--port", str(demo.port), log="sidecar.log")
     if not _answers(demo, sidecar):

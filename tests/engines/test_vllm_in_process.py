@@ -116,3 +116,17 @@ def test_a_probe_that_raises_changes_no_token_is_counted_and_switched_off(start_
     assert seen.process.hook_errors == sum(p.errors for p in seen.probes)
     assert [event.subject for event in seen.events if event.kind.name == "PROBE_DISABLED"] == list(off)
     engine.end()
+
+
+def test_vllms_own_switch_selects_the_plugin(program):
+    out = program("""
+        import os
+        from vllm.plugins import load_plugins_by_group
+        for value in (None, "", "ullage", "other,ullage", "other"):
+            os.environ.pop("VLLM_PLUGINS", None)
+            if value is not None:
+                os.environ["VLLM_PLUGINS"] = value
+            print("ullage" in load_plugins_by_group("vllm.general_plugins"))
+        """).finish()
+
+    assert out.split() == ["True", "False", "True", "True", "False"]
