@@ -11,13 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Buffer", "buffer", "step"]
+__all__ = ["BoundsViolation", "Buffer", "buffer", "step"]
 
 if TYPE_CHECKING:
     from ullage.buffers import Buffer, buffer
+    from ullage.errors import BoundsViolation
     from ullage.session import step
 
-_HOME = {"Buffer": "ullage.buffers", "buffer": "ullage.buffers", "step": "ullage.session"}
+_HOME = {
+    "BoundsViolation": "ullage.errors",
+    "Buffer": "ullage.buffers",
+    "buffer": "ullage.buffers",
+    "step": "ullage.session",
+}
 
 
 def __getattr__(name: str) -> Any:

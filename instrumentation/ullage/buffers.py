@@ -24,6 +24,8 @@ class Buffer:
         resize: ``resize(capacity)``: the buffer was allocated anew with this capacity.
         exhausted: ``exhausted(needed=0)``: somebody who was running was denied, or an allocation failed.
         deferred: ``deferred()``: somebody who was waiting goes on waiting. Normal.
+        checked: ``checked(count)``: so many indices were held against the capacity, apart from observations.
+        violated: ``violated(index, count=1)``: so many of them were outside, this one the farthest.
     """
 
     __slots__ = (
@@ -31,13 +33,16 @@ class Buffer:
         "_capacity",
         "_descriptor",
         "_index",
+        "_warn_at",
         "_zero",
+        "checked",
         "deferred",
         "exhausted",
         "name",
         "observe",
         "resize",
         "unit",
+        "violated",
     )
 
     def __init__(self, name: str, capacity: int, unit: str, descriptor: BufferPayload) -> None:
@@ -47,12 +52,19 @@ class Buffer:
         self._index: int | None = None
         functions = counting(name, capacity)
         self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
-        self._bind, self._zero, self._capacity = functions[4:]
+        self.checked, self.violated, self._bind, self._zero, self._capacity = functions[4:]
+        self._warn_at = 0
 
     @property
     def capacity(self) -> int:
         """The capacity now, in ``unit``."""
         return self._capacity()
+
+    def warn_at(self, used: int) -> None:
+        """Raise the warning line to ``used`` units: up to there, use is what somebody planned for."""
+        with safety.shield(f"warn_at {self.name}"), session.lock:
+            self._warn_at = size("warn_at", used)
+            self._views()[1][B.WARN_AT] = used
 
     def close(self) -> None:
         """Free the buffer's record: the buffer is gone. Later calls on the handle do nothing."""
@@ -73,6 +85,7 @@ class Buffer:
         for word in range(B.EPOCH + 1, B.EPOCH_CHECK):
             words[word] = 0
         words[B.CAPACITY] = self.capacity
+        words[B.WARN_AT] = self._warn_at
         words[B.EPOCH] = epoch
         self._bind(words[HOT_WORDS], words)
         segment.seal(layout.BUFFERS, self._index, self._descriptor.pack())
@@ -173,7 +186,7 @@ def buffer(
     The same name and unit again is the same buffer; another capacity then is a resize.
 
     Args:
-        name: Unique in this process; at most 96 bytes.
+        name: Unique in this process; at most 88 bytes.
         capacity: How much it holds, in ``unit``.
         unit: A plural: tokens, blocks, rows, requests, bytes. At most 16 bytes.
         kind: ``hard`` (overflow is damage), ``managed`` (the engine applies back-pressure, full is normal) or
@@ -195,7 +208,7 @@ def buffer(
             flags=0,
             unit=_word("unit", unit, 16),
             limit=layout.text(limit or "", 40),
-            name=_word("name", name, 96),
+            name=_word("name", name, layout.NAME_BYTES),
         )
         return _registry.add(name, size("capacity", capacity), unit, descriptor)
     except Exception as error:

@@ -36,6 +36,8 @@ class Counting(NamedTuple):
     resize: Callable[[int], None]
     exhausted: Callable[..., None]
     deferred: Callable[[], None]
+    checked: Callable[[int], None]
+    violated: Callable[..., None]
     bind: Callable[[Views, Views], None]
     zero: Callable[[], None]
     capacity: Callable[[], int]
@@ -57,7 +59,7 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
     hot: Views = SINK
     cold: Views = SINK
     high_water = n50 = n75 = n90 = n95 = n99 = n100 = beyond = 0
-    exhaustions = deferrals = 0
+    exhaustions = deferrals = checks = violations = 0
     l50, l75, l90, l95, l99 = _limits(capacity)
 
     def observe(used: int) -> None:
@@ -160,16 +162,55 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         except Exception as error:
             safety.caught(f"deferred {name}", error)
 
+    def checked(count: int) -> None:
+        nonlocal checks
+        try:
+            checks += count
+            cold[B.CHECKS] = checks
+        except Exception as error:
+            safety.caught(f"checked {name}", error)
+
+    def violated(index: int, count: int = 1) -> None:
+        nonlocal violations
+        try:
+            violations += count
+            total = violations
+            cold[B.VIOLATIONS] = total
+            worst = cold[B.WORST_INDEX]
+            if total == count or _outside(index, capacity) > _outside(worst, capacity):
+                cold[B.WORST_INDEX] = index
+            cold[B.VIOLATION_NS] = _clock()
+            # A count that passes a power of two stands for it: several violations can come at once.
+            passed = 1 << (total.bit_length() - 1)
+            happened(EventKind.BOUNDS_VIOLATION, passed if total - count < passed else total, index, capacity)
+        except Exception as error:
+            safety.caught(f"violated {name}", error)
+
     def bind(new_hot: Views, new_cold: Views) -> None:
         nonlocal hot, cold
         hot, cold = new_hot, new_cold
 
     def zero() -> None:
-        nonlocal high_water, n50, n75, n90, n95, n99, n100, beyond, exhaustions, deferrals
-        high_water = n50 = n75 = n90 = n95 = n99 = n100 = beyond = exhaustions = deferrals = 0
+        nonlocal high_water, n50, n75, n90, n95, n99, n100, beyond, exhaustions, deferrals, checks, violations
+        high_water = n50 = n75 = n90 = n95 = n99 = n100 = beyond = exhaustions = deferrals = checks = violations = 0
 
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    return Counting(observe if gil else _locked(observe), resize, exhausted, deferred, bind, zero, lambda: capacity)
+    return Counting(
+        observe if gil else _locked(observe),
+        resize,
+        exhausted,
+        deferred,
+        checked,
+        violated,
+        bind,
+        zero,
+        lambda: capacity,
+    )
+
+
+def _outside(index: int, capacity: int) -> int:
+    """How far an index is outside [0, capacity)."""
+    return max(index - capacity + 1, -index, 0)
 
 
 def _locked(observe: Callable[[int], None]) -> Callable[[int], None]:

@@ -45,7 +45,7 @@ def inventory(owner: str, held: Iterable[Held]) -> None:
                 flags=layout.FLAG_INVENTORY,
                 unit=b"bytes",
                 limit=layout.text(f"{entry.dtype}{list(entry.shape)}".replace(" ", ""), 40),
-                name=layout.text(f"{owner}.{entry.attribute}", 96),
+                name=layout.text(f"{owner}.{entry.attribute}", layout.NAME_BYTES),
             )
             entries.append(Buffer(f"{owner}.{entry.attribute}", descriptor.nbytes, "bytes", descriptor))
         _replace(owner, entries)

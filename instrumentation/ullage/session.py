@@ -81,6 +81,7 @@ class Session:
         self._errors = 0
         self._next_check_ns = 0
         self._checks: list[Callable[[], object]] = []
+        self._harvests: list[Callable[[], object]] = []
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -210,6 +211,9 @@ class Session:
         now = time.time_ns()
         words[P.STEP_NS] = now
         words[P.RUNNING] = running
+        for harvest in self._harvests:
+            with safety.shield("harvest"):
+                harvest()
         if now > self._next_check_ns:
             self._next_check_ns = now + CHECK_INTERVAL_NS
             self._check()
@@ -223,6 +227,10 @@ class Session:
     def set_running(self, running: int) -> None:
         """How many requests need a next step; 0 is idle, and idle is not stalled."""
         self._process[P.RUNNING] = running
+
+    def at_ticks(self, harvest: Callable[[], object]) -> None:
+        """Have ``harvest`` called at each step tick, on the thread that makes it."""
+        self._harvests.append(harvest)
 
     def at_checks(self, check: Callable[[], object]) -> None:
         """Have ``check`` called in a step tick, at least 10 s apart."""

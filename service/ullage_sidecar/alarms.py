@@ -124,7 +124,7 @@ def evaluate(before: Alarms, state: State, settings: Settings) -> tuple[Alarms, 
 
 def _look(before: Alarms, life: Life, buffer: Buffer, settings: Settings, now_ns: int) -> Seen:
     last = _last(before, life, buffer)
-    above = _above(buffer, settings.ratio_of(buffer.name))
+    above = _above(buffer, settings.ratio_of(buffer))
     series_ns = last.series_ns if last else 0
     if now_ns - buffer.exhausted_last_ns > settings.clear_hold * NS:
         series_ns = 0
@@ -203,7 +203,7 @@ def _near_capacity(
     """Near its capacity: now, or in a burst since the last look."""
     if buffer.kind is Kind.FIXED or not buffer.capacity:
         return
-    line = settings.ratio_of(buffer.name)
+    line = settings.ratio_of(buffer)
     ratio = buffer.used / buffer.capacity
     burst = last is not None and now.above > last.above
     peak = last is not None and now.high_water > last.high_water and now.high_water >= line * buffer.capacity

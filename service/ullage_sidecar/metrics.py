@@ -200,7 +200,7 @@ def _warnings(state: State, alarms: Alarms, settings: Settings) -> Iterator[Metr
     )
     for life, buffer in _watched(state):
         if buffer.kind is not Kind.FIXED:
-            threshold.add_metric([life.process, buffer.name], settings.ratio_of(buffer.name))
+            threshold.add_metric([life.process, buffer.name], settings.ratio_of(buffer))
     active = GaugeMetricFamily("ullage_warning_active", "1 for each warning that is active.", labels=_WARNING)
     for key, warning in sorted(alarms.active.items()):
         active.add_metric([*key, warning.severity], 1)

@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ullage.segment.snapshot import Buffer
+
 PREFIX = "ULLAGE_"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -82,10 +84,16 @@ class Settings(BaseModel):
             raise ValueError(f"clear_ratio {self.clear_ratio} is above warning_ratio {self.warning_ratio}")
         return self
 
-    def ratio_of(self, buffer: str) -> float:
-        """Return the share of its capacity from which ``buffer`` is near it."""
-        special = self.buffers.get(buffer)
-        return special.warning_ratio if special and special.warning_ratio else self.warning_ratio
+    def ratio_of(self, buffer: Buffer) -> float:
+        """Return the share of its capacity from which ``buffer`` is near it.
+
+        A setting for the buffer holds; else it is the usual share, or the worst case that its owner stated if that
+        is more.
+        """
+        special = self.buffers.get(buffer.name)
+        if special and special.warning_ratio:
+            return special.warning_ratio
+        return max(self.warning_ratio, min(1.0, buffer.warn_at / buffer.capacity) if buffer.capacity else 0.0)
 
 
 def load(

@@ -218,8 +218,8 @@ BAD = {
     "another unit": ("ullage.buffer('rows', capacity=10, unit='blocks')", "cannot also be in blocks"),
     "capacity text": ("ullage.buffer('b', capacity='10', unit='rows')", "whole number"),
     "a kind that is none": ("ullage.buffer('b', capacity=1, unit='rows', kind='soft')", "hard, managed, fixed"),
-    "a name too long": ("ullage.buffer('b' * 97, capacity=1, unit='rows')", "1 to 96 bytes"),
-    "no name": ("ullage.buffer('', capacity=1, unit='rows')", "1 to 96 bytes"),
+    "a name too long": ("ullage.buffer('b' * 89, capacity=1, unit='rows')", "1 to 88 bytes"),
+    "no name": ("ullage.buffer('', capacity=1, unit='rows')", "1 to 88 bytes"),
     "no unit": ("ullage.buffer('b', capacity=1, unit='')", "1 to 16 bytes"),
 }
 

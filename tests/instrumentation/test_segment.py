@@ -40,6 +40,7 @@ def test_the_layout_fits_its_budget_and_keeps_the_hot_words_in_one_cache_line():
     assert layout.FILE_BYTES <= 1 << 20
     assert (BUFFERS.offset + B.USED * 8) % 64 == 0
     assert B.N100 - B.USED == 7
+    assert BUFFERS.sealed_bytes - 72 == layout.NAME_BYTES
     assert BUFFERS.stride % 64 == 0
     for region in layout.REGIONS:
         assert region.offset % 8 == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from snapshots import buffer
 
 from ullage_sidecar.settings import Settings, load
 
@@ -51,9 +52,12 @@ def test_settings_of_one_buffer_from_the_file_and_from_the_environment(config):
     from_file, _ = load(config("buffers: {rows: {warning_ratio: 0.8}}"), {})
     from_environment, _ = load(environment={"ULLAGE_BUFFERS": '{"rows": {"severity": "info"}}'})
 
-    assert (from_file.ratio_of("rows"), from_file.ratio_of("other")) == (0.8, 0.9)
+    assert (from_file.ratio_of(buffer("rows")), from_file.ratio_of(buffer("other"))) == (0.8, 0.9)
+    assert from_file.ratio_of(buffer("other", capacity=100, warn_at=97)) == 0.97
+    assert from_file.ratio_of(buffer("other", capacity=100, warn_at=50)) == 0.9
+    assert from_file.ratio_of(buffer("rows", capacity=100, warn_at=97)) == 0.8
     assert from_environment.buffers["rows"].severity == "info"
-    assert from_environment.ratio_of("rows") == 0.9
+    assert from_environment.ratio_of(buffer("rows")) == 0.9
 
 
 def test_an_unknown_key_is_an_error_in_the_file_only(config):

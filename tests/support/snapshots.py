@@ -24,6 +24,7 @@ def buffer(name="rows", *, kind=Kind.HARD, capacity=100, used=0, high_water=None
         "instances": 1,
         "inventory": False,
         "high_water_ns": START,
+        "warn_at": 0,
         "high_water_ratio": high_water / capacity if capacity else None,
         "occupancy": (0,) * 6,
         "beyond": 0,

@@ -69,7 +69,7 @@ SEAL = struct.Struct("<qq")  # sequence number, CRC-32
 PROCESS = Region(RegionId.PROCESS, 1, PAGE, 512, 512, 0)
 IDENTITY = Region(RegionId.IDENTITY, 1, PROCESS.end, 3584, 0, 3584 - SEAL.size)
 PROBES = Region(RegionId.PROBES, 64, IDENTITY.end, 192, 32, 144)
-BUFFERS = Region(RegionId.BUFFERS, 512, PROBES.end, 384, 200, 168)
+BUFFERS = Region(RegionId.BUFFERS, 512, PROBES.end, 384, 208, 160)
 CLAIMS = Region(RegionId.CLAIMS, 256, BUFFERS.end, 1024, 32, 976)
 EVENTS = Region(RegionId.EVENTS, 1024, CLAIMS.end, 512, 0, 496)
 REGIONS = (PROCESS, IDENTITY, PROBES, BUFFERS, CLAIMS, EVENTS)
@@ -108,6 +108,7 @@ class Q(IntEnum):
 class B(IntEnum):
     """Plain words of a buffer record: a cold part, the hot cache line (16 to 23), and the epoch once more.
 
+    ``WARN_AT`` is the use from which a warning is due if that is later than the usual share of the capacity.
     ``EPOCH`` and ``EPOCH_CHECK`` bracket the record: a writer that changes several words together (a resize, a
     slot used anew) stores ``EPOCH_CHECK`` first and ``EPOCH`` last, so a reader that copies upwards and finds
     them equal has words of one epoch.
@@ -137,11 +138,12 @@ class B(IntEnum):
     N95 = 21
     N99 = 22
     N100 = 23
-    EPOCH_CHECK = 24
+    WARN_AT = 24
+    EPOCH_CHECK = 25
 
 
 COLD_WORDS = slice(B.EPOCH, B.USED)
-HOT_WORDS = slice(B.USED, B.EPOCH_CHECK)
+HOT_WORDS = slice(B.USED, B.N100 + 1)
 OCCUPANCY_STEPS = (0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 """Upper edges, as shares of the capacity, of the six occupancy counts; ``BEYOND`` counts what is above 1."""
 
@@ -247,7 +249,8 @@ def checksum(payload: bytes, sequence: int) -> int:
     return zlib.crc32(sequence.to_bytes(8, "little", signed=True), zlib.crc32(payload))
 
 
-_BUFFER = struct.Struct("<qIBBH16s40s96s")
+_BUFFER = struct.Struct("<qIBBH16s40s88s")
+NAME_BYTES = 88
 _PROBE = struct.Struct("<80s64s")
 _EVENT = struct.Struct("<qq4qI96s348s")
 MAX_DIMS = 8

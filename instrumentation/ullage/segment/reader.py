@@ -212,6 +212,7 @@ def _buffer(plain: memoryview, payload: bytes) -> Buffer:
         high_water=max(high_water, plain[B.PRIOR_HIGH_WATER]),
         high_water_ns=plain[B.HIGH_WATER_NS],
         high_water_ratio=max(ratios) if capacity or ratios[0] else None,
+        warn_at=plain[B.WARN_AT],
         occupancy=tuple(plain[B.N50 : B.N100 + 1]),
         beyond=plain[B.BEYOND],
         exhaustions=plain[B.EXHAUSTIONS],

@@ -51,7 +51,8 @@ class Buffer:
     """One buffer. Sizes in ``unit``; ``occupancy`` counts observations per step of ``OCCUPANCY_STEPS``.
 
     ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
-    where the capacity is 0.
+    where the capacity is 0. ``warn_at`` is the use from which a warning is due, if that is later than the usual
+    share of the capacity: the worst case that somebody stated; 0 for none.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Buffer:
     high_water: int
     high_water_ns: int
     high_water_ratio: float | None
+    warn_at: int
     occupancy: tuple[int, ...]
     beyond: int
     exhaustions: int
