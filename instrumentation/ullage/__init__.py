@@ -11,18 +11,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["BoundsViolation", "Buffer", "buffer", "step"]
+__all__ = [
+    "BoundsViolation",
+    "Buffer",
+    "Contract",
+    "SchedulerMetadata",
+    "ShapeViolation",
+    "buffer",
+    "step",
+    "watch",
+]
 
 if TYPE_CHECKING:
     from ullage.buffers import Buffer, buffer
-    from ullage.errors import BoundsViolation
+    from ullage.contracts import Contract
+    from ullage.errors import BoundsViolation, ShapeViolation
+    from ullage.scheduler_metadata import SchedulerMetadata
     from ullage.session import step
+    from ullage.watching import watch
 
 _HOME = {
     "BoundsViolation": "ullage.errors",
     "Buffer": "ullage.buffers",
+    "Contract": "ullage.contracts",
+    "SchedulerMetadata": "ullage.scheduler_metadata",
+    "ShapeViolation": "ullage.errors",
     "buffer": "ullage.buffers",
     "step": "ullage.session",
+    "watch": "ullage.watching",
 }
 
 

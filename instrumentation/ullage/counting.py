@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ullage import safety
-from ullage.segment.layout import COLD_WORDS, B, EventKind
+from ullage.segment.layout import HOT_WORDS, B, EventKind
 from ullage.session import SINK, Pending, session
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _PPM = 1_000_000
 # The hot path stores by literal index: a global constant would cost as much as the store.
 assert [b - B.USED for b in (B.USED, B.HIGH_WATER, B.N50, B.N75, B.N90, B.N95, B.N99, B.N100)] == [*range(8)]
 assert (B.BEYOND, B.HIGH_WATER_NS) == (2, 3)
-assert COLD_WORDS.start == 0
+assert HOT_WORDS.start == B.USED
 
 Views = memoryview | Pending
 

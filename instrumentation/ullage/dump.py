@@ -106,6 +106,14 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
     held = [buffer for buffer in snapshot.buffers if buffer.inventory]
     if held:
         yield f"  inventory: {sum(buffer.instances for buffer in held)} buffers, {sum(b.nbytes for b in held)} bytes"
+    for claim in snapshot.claims:
+        if claim.tally:
+            yield f"  contract {claim.contract}: {claim.checks} checks, {claim.violations} violations"
+        else:
+            shape = ", ".join("any" if size is None else str(size) for size in claim.shape)
+            inputs = " ".join(f"{name}={value}" for name, value in claim.inputs.items())
+            more = " ..." if claim.inputs_truncated else ""
+            yield f"  {claim.contract}: {claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}".rstrip()
     for probe in snapshot.probes:
         if probe.status is not ProbeStatus.INSTALLED:
             yield f"  probe {probe.name}: {probe.status.name.lower()}, {probe.detail}"

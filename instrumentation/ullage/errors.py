@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ullage.diagnosis.claims import Claim
+
 
 class BoundsViolation(IndexError):  # noqa: N818  it is what happened, not what went wrong in ullage
     """An index is outside [0, capacity); nothing was written.
@@ -17,3 +22,19 @@ class BoundsViolation(IndexError):  # noqa: N818  it is what happened, not what 
         self.index = index
         self.position = position
         self.capacity = capacity
+
+
+class ShapeViolation(RuntimeError):  # noqa: N818  the same
+    """A tensor does not satisfy a contract.
+
+    Attributes:
+        expected: The claim that it does not satisfy (``ullage.diagnosis.claims.Claim``): source, shape, inputs.
+        actual: What the tensor is, in the same form.
+        causes: The likeliest causes, in words, the likeliest first.
+    """
+
+    def __init__(self, message: str, *, expected: Claim, actual: Claim, causes: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+        self.causes = causes

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ullage.segment.snapshot import Buffer
+    from ullage_sidecar.contracts import Contract
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 
@@ -160,6 +161,8 @@ def _conditions(
             if life.ending is None:
                 yield from _near_capacity(life, buffer, now, _last(before, life, buffer), settings, state.at_ns)
                 yield from _exhaustion(life, buffer, now, settings)
+    for contract in state.contracts:
+        yield from _contract_conditions(contract, state.at_ns)
     if state.unreadable:
         message = "; ".join(bad.message for bad in state.unreadable)
         yield _Holds(Key("", "", "", "segment_unreadable"), "warning", message, state.at_ns)
@@ -185,6 +188,22 @@ def _process_conditions(life: Life, settings: Settings) -> Iterator[_Holds]:
     if off and life.ending is None:
         message = "; ".join(f"{probe.name} is off: {probe.detail}" for probe in off)
         yield _Holds(key("probe_disabled"), "warning", message, words.started_ns)
+
+
+def _contract_conditions(contract: Contract, now_ns: int) -> Iterator[_Holds]:
+    for process in contract.processes:
+        found = [one for one in contract.disagreements if one.requirement.process == process]
+        if found:
+            pairs = "; ".join(
+                f"{a.source} of {a.process} {list(a.shape)}, {b.source} {list(b.shape)}"
+                for a, b in ((one.provider, one.requirement) for one in found)
+            )
+            key = Key(process, "", contract.name, "shape_disagreement")
+            yield _Holds(key, "warning", f"claims do not fit: {pairs}", now_ns)
+        _, violations, first_ns = contract.counts.get(process, (0, 0, 0))
+        if violations:
+            key = Key(process, "", contract.name, "shape_violation")
+            yield _Holds(key, "critical", f"{violations} shapes did not satisfy the contract", first_ns)
 
 
 def _violations(life: Life, buffer: Buffer) -> Iterator[_Holds]:

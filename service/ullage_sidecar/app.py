@@ -54,10 +54,10 @@ class Watch:
         """Whether ticks are being made."""
         return time.monotonic() - self._ticked < READY_WITHIN_S
 
-    def look(self, *, records: bool = False) -> State:
-        """Read all segments now; with ``records``, claims and events, too."""
+    def look(self, *, events: bool = False) -> State:
+        """Read all segments now; with ``events``, those, too."""
         with self._lock:
-            found = discovery.find(self._settings.dir, records=records)
+            found = discovery.find(self._settings.dir, events=events)
             return observe(found, self._history, self._settings, time.time_ns())
 
     def scrape(self) -> tuple[State, Alarms, Settings]:

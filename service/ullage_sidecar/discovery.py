@@ -32,10 +32,10 @@ class Found:
     unreadable: tuple[Unreadable, ...]
 
 
-def find(directory: Path, *, records: bool = False) -> Found:
+def find(directory: Path, *, events: bool = False) -> Found:
     """Read every segment in ``directory``; a missing directory holds none.
 
-    ``records`` reads claims and events, too.
+    ``events`` reads them, too.
     """
     snapshots, unreadable = [], []
     try:
@@ -46,7 +46,7 @@ def find(directory: Path, *, records: bool = False) -> Found:
         return Found((), (Unreadable(str(directory), "directory", str(error)),))
     for path in paths:
         try:
-            snapshots.append(read(path, records=records))
+            snapshots.append(read(path, events=events))
         except FileNotFoundError:
             continue
         except UnreadableError as error:

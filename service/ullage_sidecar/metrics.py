@@ -58,6 +58,7 @@ class Collector:
         for unit_is_bytes in (False, True):
             yield from _sizes(state, unit_is_bytes=unit_is_bytes)
         yield from _buffers(state)
+        yield from _contracts(state)
         yield from _warnings(state, alarms, settings)
         yield from _hook(state)
         yield from _segments(state)
@@ -182,7 +183,12 @@ def _totals(state: State) -> Iterator[Metric]:
     )
     violations = CounterMetricFamily("ullage_bounds_violations", "Indices outside a buffer's capacity.", labels=_BUFFER)
     shown = {(life.process, buffer.name) for life, buffer in _watched(state)}
-    past = {(process, tally.buffer) for process, totals in state.totals.items() for tally in totals if totals[tally]}
+    past = {
+        (process, tally.name)
+        for process, totals in state.totals.items()
+        for tally in totals
+        if totals[tally] and not tally.what.startswith("shape")
+    }
     for process, name in sorted(shown | past):
         total = state.totals[process]
         resizes.add_metric([process, name, "grow"], total[Tally(name, "grows")])
@@ -190,6 +196,31 @@ def _totals(state: State) -> Iterator[Metric]:
         exhaustions.add_metric([process, name], total[Tally(name, "exhaustions")])
         violations.add_metric([process, name], total[Tally(name, "violations")])
     yield from (resizes, exhaustions, violations)
+
+
+def _contracts(state: State) -> Iterator[Metric]:
+    labels = ["process", "contract"]
+    checks = CounterMetricFamily("ullage_shape_checks", "Tensors held against the claims on a size.", labels=labels)
+    violations = CounterMetricFamily(
+        "ullage_shape_violations", "Tensors, or sizes of a moment, that did not satisfy a contract.", labels=labels
+    )
+    disagree = GaugeMetricFamily(
+        "ullage_contract_disagreements", "Pairs of claims on a size that do not fit, before any traffic.", labels=labels
+    )
+    counted = {
+        (process, tally.name)
+        for process, totals in state.totals.items()
+        for tally in totals
+        if tally.what == "shape_checks"
+    }
+    for process, name in sorted(counted):
+        total = state.totals[process]
+        checks.add_metric([process, name], total[Tally(name, "shape_checks")])
+        violations.add_metric([process, name], total[Tally(name, "shape_violations")])
+    for contract in state.contracts:
+        for process in contract.processes:
+            disagree.add_metric([process, contract.name], contract.disagreements_of(process))
+    yield from (checks, violations, disagree)
 
 
 def _warnings(state: State, alarms: Alarms, settings: Settings) -> Iterator[Metric]:

@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ullage_sidecar.contracts import Contract, join
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -34,10 +36,10 @@ class Ending(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """One counter of a buffer that adds up over the incarnations of a process name."""
+    """One counter of a buffer, or of a contract, that adds up over the incarnations of a process name."""
 
-    buffer: str
-    what: Literal["violations", "exhaustions", "grows", "shrinks"]
+    name: str
+    what: Literal["violations", "exhaustions", "grows", "shrinks", "shape_checks", "shape_violations"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class State:
         shown: One life per process name: the newest living one, else the newest dead one.
         lives: All of them, oldest first.
         totals: Per process name, what adds up over its incarnations.
+        contracts: Of every engine, with the claims of all its processes.
         exits: How often a process ended: (process, outcome, cause).
         read_errors: Files and records that could not be read so far, by reason.
     """
@@ -76,6 +79,7 @@ class State:
     exits: Counter[tuple[str, str, str]]
     unreadable: tuple[Unreadable, ...]
     read_errors: Counter[str]
+    contracts: tuple[Contract, ...] = ()
 
 
 @dataclass
@@ -104,14 +108,16 @@ def observe(found: Found, history: History, settings: Settings, now_ns: int) -> 
     _count_errors(found, history)
     totals = _add_up(snapshots, {bad.file.partition(".")[0] for bad in found.unreadable}, history)
     lives = tuple(_judge(snapshot, lock_lost, history, settings, now_ns) for snapshot in snapshots)
+    shown = _shown(lives, settings, now_ns)
     return State(
         at_ns=now_ns,
-        shown=_shown(lives, settings, now_ns),
+        shown=shown,
         lives=lives,
         totals=totals,
         exits=history.exits.copy(),
         unreadable=found.unreadable,
         read_errors=history.read_errors.copy(),
+        contracts=join(shown),
     )
 
 
@@ -233,6 +239,10 @@ def _tally(snapshot: Snapshot) -> Counter[Tally]:
             tally[Tally(buffer.name, "exhaustions")] = buffer.exhaustions
             tally[Tally(buffer.name, "grows")] = buffer.grows
             tally[Tally(buffer.name, "shrinks")] = buffer.shrinks
+    for claim in snapshot.claims:
+        if claim.tally:
+            tally[Tally(claim.contract, "shape_checks")] = claim.checks
+            tally[Tally(claim.contract, "shape_violations")] = claim.violations
     return tally
 
 

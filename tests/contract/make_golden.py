@@ -49,6 +49,7 @@ def fill(segment):
             bytes([1, 2, *[1] * index]),
             b"int32",
             b"columns",
+            b"rows,columns",
             b"block_table.width",
             f"source {index}".encode(),
             b'{"block_size":64,"dcp":1}',

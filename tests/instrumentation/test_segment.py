@@ -115,6 +115,7 @@ def test_a_claim_survives_packing(shape, contract, source, dtype, unit):
         bytes([1] * len(shape)),
         layout.text(dtype, 16),
         layout.text(unit, 16),
+        b"rows",
         contract.encode(),
         source.encode(),
         b'{"a":1}',
@@ -140,7 +141,16 @@ def test_text_is_cut_between_characters(value, size):
 def test_a_claim_reads_back_with_its_inputs(segment):
     index = segment.allocate(CLAIMS)
     payload = ClaimPayload(
-        (3126, layout.NO_SIZE), 3, 0, b"\1\2", b"int32", b"columns", b"block_table.width", b"runner", b'{"bs":64}'
+        (3126, layout.NO_SIZE),
+        3,
+        0,
+        b"\1\2",
+        b"int32",
+        b"columns",
+        b"rows,columns",
+        b"block_table.width",
+        b"runner",
+        b'{"bs":64}',
     )
     segment.seal(CLAIMS, index, payload.pack())
     segment.words(CLAIMS, index)[layout.C.VIOLATIONS] = 4
@@ -347,6 +357,6 @@ def test_a_read_costs_no_more_than_a_scrape_can_bear(segment):
         write_buffer(segment, f"buffer {index}")
     start = time.perf_counter()
 
-    reader.read(segment.path, records=False)
+    reader.read(segment.path, events=False)
 
     assert time.perf_counter() - start < 0.1  # 3 ms on an idle machine

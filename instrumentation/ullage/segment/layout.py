@@ -142,7 +142,6 @@ class B(IntEnum):
     EPOCH_CHECK = 25
 
 
-COLD_WORDS = slice(B.EPOCH, B.USED)
 HOT_WORDS = slice(B.USED, B.N100 + 1)
 OCCUPANCY_STEPS = (0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 """Upper edges, as shares of the capacity, of the six occupancy counts; ``BEYOND`` counts what is above 1."""
@@ -215,12 +214,14 @@ class EventKind(IntEnum):
     STOP = 7
     PROBE_DISABLED = 8
     CONFLICT = 9
+    SHAPE_VIOLATION = 10
+    DISAGREEMENT = 11
 
 
-FLAG_INVENTORY = 1
-"""Buffer flag: known by capacity and bytes only; ``limit`` holds dtype and shape."""
-FLAG_INPUTS_TRUNCATED = 1
-"""Claim flag: not all inputs fitted."""
+FLAG_INVENTORY = 1  # of a buffer: known by capacity and bytes only; ``limit`` holds dtype and shape
+FLAG_INPUTS_TRUNCATED = 1  # of a claim: not all inputs fitted
+FLAG_TALLY = 2  # of a claim: it is none, but the counts of a contract's checks and violations
+INPUTS_BYTES = 656
 
 _E = TypeVar("_E", bound=IntEnum)
 
@@ -254,7 +255,7 @@ NAME_BYTES = 88
 _PROBE = struct.Struct("<80s64s")
 _EVENT = struct.Struct("<qq4qI96s348s")
 MAX_DIMS = 8
-_CLAIM = struct.Struct(f"<{MAX_DIMS}qBBH4x8s16s16s96s64s704s")
+_CLAIM = struct.Struct(f"<{MAX_DIMS}qBBH4x8s16s16s48s96s64s656s")
 NO_SIZE = -1
 """A dimension of a claim that is not compared."""
 
@@ -327,6 +328,7 @@ class ClaimPayload(NamedTuple):
     relations: bytes
     dtype: bytes
     unit: bytes
+    dims: bytes
     contract: bytes
     source: bytes
     inputs: bytes

@@ -49,8 +49,8 @@ class UnreadableError(Exception):
         self.reason = reason
 
 
-def read(path: Path, *, records: bool = True) -> Snapshot:
-    """Read the segment at ``path``; without ``records``, leave claims and events out.
+def read(path: Path, *, events: bool = True) -> Snapshot:
+    """Read the segment at ``path``; without ``events``, leave those out.
 
     Raises:
         FileNotFoundError: It is gone.
@@ -66,7 +66,7 @@ def read(path: Path, *, records: bool = True) -> Snapshot:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise UnreadableError("not_regular", f"{path}: not a regular file")
-        return _read(fd, records=records)
+        return _read(fd, events=events)
     except BadHeaderError as error:
         raise UnreadableError(error.reason, f"{path}: {error}") from error
     except OSError as error:
@@ -94,7 +94,7 @@ def is_locked(fd: int) -> bool:
     return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, probe))[0] != fcntl.F_UNLCK)
 
 
-def _read(fd: int, *, records: bool) -> Snapshot:
+def _read(fd: int, *, events: bool) -> Snapshot:
     # The lock first: if nobody holds it, what is read afterwards is final.
     alive = is_locked(fd)
     header = layout.unpack_header(os.pread(fd, layout.PAGE, 0))
@@ -125,9 +125,9 @@ def _read(fd: int, *, records: bool) -> Snapshot:
         process=Process(*words),
         probes=tuple(_probe(plain, payload) for _, plain, payload in sealed(layout.PROBES)),
         buffers=tuple(_buffer(plain, payload) for _, plain, payload in sealed(layout.BUFFERS)),
-        claims=tuple(_claim(plain, payload) for _, plain, payload in sealed(layout.CLAIMS)) if records else (),
+        claims=tuple(_claim(plain, payload) for _, plain, payload in sealed(layout.CLAIMS)),
         events=tuple(sorted((_event(n, payload) for n, _, payload in sealed(layout.EVENTS)), key=lambda e: e.number))
-        if records
+        if events
         else (),
         half_written=half_written,
     )
@@ -234,6 +234,8 @@ def _claim(plain: memoryview, payload: bytes) -> Claim:
     return Claim(
         contract=untext(sealed.contract),
         source=untext(sealed.source),
+        tally=bool(sealed.flags & layout.FLAG_TALLY),
+        dims=tuple(filter(None, untext(sealed.dims).split(","))),
         role=enum_of(Role, sealed.role),
         shape=tuple(None if size == layout.NO_SIZE else size for size in sealed.shape),
         relations=tuple(enum_of(Relation, code) for code in sealed.relations[: len(sealed.shape)]),

@@ -105,10 +105,15 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Claim:
-    """What one source says of a size. ``None`` in ``shape`` is not compared; ``inputs`` as recorded."""
+    """What one source says of a size. ``None`` in ``shape`` is not compared; ``inputs`` as recorded.
+
+    ``tally``: it is no claim, but the counts of its contract's checks and violations in this process.
+    """
 
     contract: str
     source: str
+    tally: bool
+    dims: tuple[str, ...]
     role: Role
     shape: tuple[int | None, ...]
     relations: tuple[Relation, ...]

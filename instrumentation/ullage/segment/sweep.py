@@ -27,7 +27,7 @@ def sweep(directory: Path, now: float) -> None:
     dead = []
     for path in _entries(directory, f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError, reader.UnreadableError):
-            snapshot = reader.read(path, records=False)
+            snapshot = reader.read(path, events=False)
             if not snapshot.alive:
                 dead.append((path, snapshot))
     for path in expendable(dead):
@@ -58,7 +58,7 @@ def living(directory: Path) -> Iterator[Snapshot]:
     """Yield what the living processes in ``directory`` say of themselves."""
     for path in _entries(directory, f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError, reader.UnreadableError):
-            snapshot = reader.read(path, records=False)
+            snapshot = reader.read(path, events=False)
             if snapshot.alive:
                 yield snapshot
 

@@ -1,0 +1,73 @@
+"""A record among the claims of a segment: what one source says, or what a contract has counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ullage import safety
+from ullage.segment.layout import CLAIMS, P
+from ullage.session import SINK, Pending, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ullage.segment.layout import ClaimPayload
+    from ullage.segment.writer import Segment
+
+Words = memoryview | Pending
+
+
+class ClaimRecord:
+    """One record; ``bind`` is given the words to count in, whenever they change."""
+
+    def __init__(self, payload: ClaimPayload, bind: Callable[[Words], None] = lambda _words: None) -> None:
+        self._payload = payload
+        self._bind = bind
+        self._index: int | None = None
+
+    def publish(self, payload: ClaimPayload) -> None:
+        """Replace what the record says; its counts go on."""
+        self._payload = payload
+        segment = session.open()
+        if segment is not None and self._index is not None:
+            segment.seal(CLAIMS, self._index, payload.pack())
+
+    def attach(self, segment: Segment) -> None:
+        """Take a record of ``segment``; without one left, count the drop and store nowhere."""
+        self._index = segment.allocate(CLAIMS)
+        if self._index is None:
+            session.drop(P.DROPPED_CLAIMS)
+            safety.log_once(f"all {CLAIMS.records} records of claims are taken: later ones are counted, not recorded")
+            self._bind(SINK)
+            return
+        words = segment.words(CLAIMS, self._index)
+        for word in range(len(words)):
+            words[word] = 0
+        self._bind(words)
+        segment.seal(CLAIMS, self._index, self._payload.pack())
+
+    def detach(self) -> None:
+        """Store nowhere from now on."""
+        self._bind(SINK)
+
+    def release(self, segment: Segment | None) -> None:
+        """Give the record back."""
+        self.detach()
+        if segment is not None and self._index is not None:
+            segment.release(CLAIMS, self._index)
+        self._index = None
+
+    def forked(self) -> bool:
+        """In a forked child: count from zero, in the child's segment. What was claimed before stays with the parent."""
+
+        def attached() -> memoryview:
+            segment = session.open()
+            if segment is None:
+                return SINK
+            if self._index is None:
+                self.attach(segment)
+            return SINK if self._index is None else segment.words(CLAIMS, self._index)
+
+        self._index = None
+        self._bind(Pending(attached))
+        return False

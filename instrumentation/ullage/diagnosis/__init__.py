@@ -1,0 +1,1 @@
+"""Diagnosis: which claims disagree, and which rival causes explain it. Pure: no engine, no segment, no clock."""

@@ -1,0 +1,150 @@
+"""Formulas: how a component computes a size, as data.
+
+A formula is a list of named terms, applied one after another to a running value; so a diagnosis can drop, add or
+change one, and say its name. A size whose inputs are not all known is not judged: nothing has a default.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Operation = Literal["start", "add", "multiply", "ceil_div", "floor_div", "round_up", "align_tokens"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One step of a formula.
+
+    Attributes:
+        operation: ``align_tokens`` rounds blocks up so that they hold a multiple of so many tokens; ``unit`` is then
+            the block size. The others mean what they say.
+        operand: The name of an input, or a number.
+        label: What it is for: base, look-ahead, divisor, alignment, fields, padding.
+        unit: The name of the input that says how many tokens a block has; for ``align_tokens`` only.
+    """
+
+    operation: Operation
+    operand: str | int
+    label: str = ""
+    unit: str = ""
+
+
+Terms = tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Input:
+    """Where an input is found.
+
+    Attributes:
+        name: As it stands in terms and recorded inputs.
+        config: Path in the engine's configuration.
+        live: Path in the live object; empty where there is none.
+    """
+
+    name: str
+    config: str = ""
+    live: str = ""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A test of a formula: inputs, the size, and where that comes from (a real call, or a report)."""
+
+    inputs: Mapping[str, int]
+    size: tuple[int, ...]
+    origin: str
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How one component computes one size.
+
+    Attributes:
+        quantity: What it is a size of; a contract of this name is about it.
+        dims: A name for each dimension; ``terms`` has as many entries.
+        versions: First version that computes it so, and first that does not, as in ``[0.22, 0.27)``.
+        source: Project, version, file and symbol that it was read from.
+    """
+
+    id: str
+    quantity: str
+    dims: tuple[str, ...]
+    unit: str
+    component: str
+    role: Literal["provides", "requires", "is"]
+    engine: str
+    versions: str
+    inputs: tuple[Input, ...]
+    terms: tuple[Terms, ...]
+    source: str
+    tests: tuple[Vector, ...]
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two formulas for one size that must fit each other."""
+
+    provider: str
+    requirement: str
+    relation: Literal["==", ">="]
+    severity: Literal["warning", "critical"]
+    silent: bool
+    phase: str
+    reports: tuple[str, ...] = ()
+
+
+def evaluate(terms: Terms, inputs: Mapping[str, Any]) -> int | None:
+    """Return the value of ``terms``; None if an input is missing, is no whole number, or divides by zero."""
+    value = 0
+    for term in terms:
+        operand = inputs.get(term.operand) if isinstance(term.operand, str) else term.operand
+        if not isinstance(operand, int) or isinstance(operand, bool):
+            return None
+        if term.operation == "align_tokens":
+            block = inputs.get(term.unit)
+            if not isinstance(block, int) or block <= 0 or operand <= 0:
+                return None
+            operand //= math.gcd(operand, block)
+        if term.operation in ("ceil_div", "floor_div", "round_up", "align_tokens") and operand <= 0:
+            return None
+        value = _apply(term.operation, value, operand)
+    return value
+
+
+def _apply(operation: Operation, value: int, operand: int) -> int:
+    if operation == "start":
+        return operand
+    if operation == "add":
+        return value + operand
+    if operation == "multiply":
+        return value * operand
+    if operation == "floor_div":
+        return value // operand
+    if operation == "ceil_div":
+        return -(-value // operand)
+    return -(-value // operand) * operand
+
+
+def say(terms: Terms) -> str:
+    """Write ``terms`` as a person would: ``round_up(ceil(max_model_len / block_size), 2)``."""
+    text = ""
+    for term in terms:
+        operand = str(term.operand)
+        wrapped = f"({text})" if " " in text and not text.endswith(")") else text
+        text = {
+            "start": operand,
+            "add": f"{text} {'-' if operand.startswith('-') else '+'} {operand.lstrip('-')}",
+            "multiply": f"{wrapped} x {operand}",
+            "floor_div": f"{wrapped} // {operand}",
+            "ceil_div": f"ceil({wrapped} / {operand})",
+            "round_up": f"round_up({text}, {operand})",
+            "align_tokens": f"aligned({text}, {operand} tokens)",
+        }[term.operation]
+    return text

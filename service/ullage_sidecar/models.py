@@ -1,0 +1,332 @@
+"""What the API answers, as models, and how they are made from the state."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel
+
+from ullage.segment.layout import OCCUPANCY_STEPS
+from ullage_sidecar.state import NS
+
+if TYPE_CHECKING:
+    from ullage.diagnosis.claims import Claim
+    from ullage.segment.snapshot import Buffer
+    from ullage_sidecar.alarms import Key, Warning_
+    from ullage_sidecar.contracts import Contract
+    from ullage_sidecar.state import Life
+
+
+class ProbeModel(BaseModel):
+    """A hook point in the engine."""
+
+    name: str
+    status: str
+    detail: str
+    calls: int
+    errors: int
+
+
+class ProcessModel(BaseModel):
+    """One incarnation of a process. ``shown``: it is the one that metrics are about."""
+
+    process: str
+    incarnation: str
+    shown: bool
+    state: Literal["running", "stalled", "stopped", "killed", "crashed"]
+    cause: Literal["primary", "consequential"] | None
+    ended_seen: datetime | None
+    lock_lost: bool
+    identity: dict[str, str | int]
+    pid: int
+    started: datetime
+    steps: int
+    last_step: datetime | None
+    running_requests: int | None
+    hook_errors: int
+    disabled: bool
+    probes: list[ProbeModel]
+
+
+class BufferModel(BaseModel):
+    """One buffer. Sizes in ``unit``; ``occupancy`` counts observations up to each share of the capacity."""
+
+    process: str
+    buffer: str
+    kind: str
+    unit: str
+    location: str
+    limit: str
+    bytes: int
+    capacity: int
+    used: int
+    high_water: int
+    high_water_ratio: float | None
+    high_water_at: datetime | None
+    occupancy: dict[str, int]
+    beyond: int
+    exhaustions: int
+    deferrals: int
+    bounds_violations: int
+    worst_index: int | None
+    grows: int
+    shrinks: int
+
+
+class InventoryModel(BaseModel):
+    """Buffers alike, known by their size only."""
+
+    process: str
+    name: str
+    type: str
+    location: str
+    count: int
+    bytes: int
+
+
+class BuffersModel(BaseModel):
+    """What a process holds."""
+
+    buffers: list[BufferModel]
+    inventory: list[InventoryModel]
+
+
+class EventModel(BaseModel):
+    """A dated record of something rare. ``count`` is how often it had happened by then."""
+
+    process: str
+    incarnation: str
+    number: int
+    at: datetime
+    kind: str
+    subject: str
+    count: int
+    numbers: list[int]
+    detail: str
+
+
+class WarningModel(BaseModel):
+    """A warning that is active."""
+
+    process: str
+    buffer: str
+    contract: str
+    reason: str
+    severity: Literal["info", "warning", "critical"]
+    message: str
+    since: datetime
+    adopted: bool
+
+
+class ClaimModel(BaseModel):
+    """What one source says of a size; null in ``shape`` is not compared."""
+
+    process: str
+    source: str
+    role: str
+    shape: list[int | None]
+    dtype: str
+    inputs: dict[str, str | int | float | bool | None]
+
+
+class CauseModel(BaseModel):
+    """One explanation of a disagreement; ``share`` is its weight among the rivals."""
+
+    rule: str
+    cause: str
+    share: float
+    text: str
+    advice: str
+    avoid: str
+
+
+class DisagreementModel(BaseModel):
+    """Two claims that do not fit, and why. ``dimensions``: which; empty if it is their number, or the dtype."""
+
+    provider: ClaimModel
+    requirement: ClaimModel
+    dimensions: list[int]
+    finding: str
+    sufficient: bool
+    discriminator: str
+    rivals: list[CauseModel]
+
+
+class CountsModel(BaseModel):
+    """What a process has checked of a contract."""
+
+    process: str
+    checks: int
+    violations: int
+
+
+class ContractModel(BaseModel):
+    """One size that several components of an engine must agree on."""
+
+    engine_id: str
+    contract: str
+    dims: list[str]
+    unit: str
+    relations: list[str]
+    claims: list[ClaimModel]
+    disagreements: list[DisagreementModel]
+    counts: list[CountsModel]
+
+
+def date(ns: int) -> datetime:
+    """Return a time of the segment as a date."""
+    return datetime.fromtimestamp(ns / NS, timezone.utc)
+
+
+def _date_or_never(ns: int) -> datetime | None:
+    return date(ns) if ns else None
+
+
+def process_model(life: Life, *, shown: bool) -> ProcessModel:
+    """Return one life of a process as a model."""
+    words = life.snapshot.process
+    return ProcessModel(
+        process=life.process,
+        incarnation=life.snapshot.incarnation,
+        shown=shown,
+        state=life.condition,
+        cause=life.ending.cause if life.ending else None,
+        ended_seen=date(life.ending.at_ns) if life.ending else None,
+        lock_lost=life.lock_lost,
+        identity=life.snapshot.identity,
+        pid=words.pid,
+        started=date(words.started_ns),
+        steps=words.steps,
+        last_step=_date_or_never(words.step_ns),
+        running_requests=words.running if words.running >= 0 else None,
+        hook_errors=words.hook_errors,
+        disabled=bool(words.disabled_ns),
+        probes=[
+            ProbeModel(
+                name=probe.name,
+                status=probe.status.name.lower(),
+                detail=probe.detail,
+                calls=probe.calls,
+                errors=probe.errors,
+            )
+            for probe in life.snapshot.probes
+        ],
+    )
+
+
+def buffer_model(process: str, buffer: Buffer) -> BufferModel:
+    """Return a buffer as a model."""
+    return BufferModel(
+        process=process,
+        buffer=buffer.name,
+        kind=buffer.kind.name.lower(),
+        unit=buffer.unit,
+        location=buffer.location.name.lower(),
+        limit=buffer.limit,
+        bytes=buffer.nbytes,
+        capacity=buffer.capacity,
+        used=buffer.used,
+        high_water=buffer.high_water,
+        high_water_ratio=buffer.high_water_ratio,
+        high_water_at=_date_or_never(buffer.high_water_ns),
+        occupancy={str(edge): count for edge, count in zip(OCCUPANCY_STEPS, buffer.occupancy, strict=True)},
+        beyond=buffer.beyond,
+        exhaustions=buffer.exhaustions,
+        deferrals=buffer.deferrals,
+        bounds_violations=buffer.out_of_bounds,
+        worst_index=buffer.worst_index if buffer.out_of_bounds else None,
+        grows=buffer.grows,
+        shrinks=buffer.shrinks,
+    )
+
+
+def contract_model(contract: Contract) -> ContractModel:
+    """Return a contract as a model, its disagreements explained."""
+    return ContractModel(
+        engine_id=contract.engine,
+        contract=contract.name,
+        dims=list(contract.dims),
+        unit=contract.unit,
+        relations=list(contract.relations),
+        claims=[claim_model(claim) for claim in contract.claims],
+        disagreements=[
+            DisagreementModel(
+                provider=claim_model(found.provider),
+                requirement=claim_model(found.requirement),
+                dimensions=list(found.dims),
+                finding=finding.text,
+                sufficient=finding.sufficient,
+                discriminator=finding.discriminator,
+                rivals=[
+                    CauseModel(
+                        rule=cause.rule,
+                        cause=cause.cause,
+                        share=round(share, 3),
+                        text=cause.text,
+                        advice=cause.advice,
+                        avoid=cause.avoid,
+                    )
+                    for cause, share in zip(finding.rivals, finding.shares, strict=True)
+                ],
+            )
+            for found, finding in contract.findings()
+        ],
+        counts=[
+            CountsModel(process=process, checks=checks, violations=violations)
+            for process, (checks, violations, _) in sorted(contract.counts.items())
+        ],
+    )
+
+
+def claim_model(claim: Claim) -> ClaimModel:
+    """Return a claim as a model."""
+    return ClaimModel(
+        process=claim.process,
+        source=claim.source,
+        role=claim.role,
+        shape=list(claim.shape),
+        dtype=claim.dtype,
+        inputs=claim.inputs,
+    )
+
+
+def inventory_model(process: str, buffer: Buffer) -> InventoryModel:
+    """Return an entry of the inventory as a model."""
+    return InventoryModel(
+        process=process,
+        name=buffer.name,
+        type=buffer.limit,
+        location=buffer.location.name.lower(),
+        count=buffer.instances,
+        bytes=buffer.nbytes,
+    )
+
+
+def event_models(life: Life) -> list[EventModel]:
+    """Return the events of one life as models."""
+    return [
+        EventModel(
+            process=life.process,
+            incarnation=life.snapshot.incarnation,
+            number=event.number,
+            at=date(event.time_ns),
+            kind=event.kind.name.lower(),
+            subject=event.subject,
+            count=event.count,
+            numbers=list(event.numbers),
+            detail=event.detail,
+        )
+        for event in life.snapshot.events
+    ]
+
+
+def warning_model(key: Key, warning: Warning_) -> WarningModel:
+    """Return an active warning as a model."""
+    return WarningModel(
+        **key._asdict(),
+        severity=warning.severity,
+        message=warning.message,
+        since=date(warning.since_ns),
+        adopted=warning.adopted,
+    )
