@@ -16,8 +16,8 @@ from ullage_sidecar.state import NS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ullage.diagnosis.joined import Contract
     from ullage.segment.snapshot import Buffer
-    from ullage_sidecar.contracts import Contract
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 
@@ -161,7 +161,7 @@ def _conditions(
             if life.ending is None:
                 yield from _near_capacity(life, buffer, now, _last(before, life, buffer), settings, state.at_ns)
                 yield from _exhaustion(life, buffer, now, settings)
-    for contract in state.contracts:
+    for _, contract in state.contracts:
         yield from _contract_conditions(contract, state.at_ns)
     if state.unreadable:
         message = "; ".join(bad.message for bad in state.unreadable)
@@ -192,7 +192,7 @@ def _process_conditions(life: Life, settings: Settings) -> Iterator[_Holds]:
 
 def _contract_conditions(contract: Contract, now_ns: int) -> Iterator[_Holds]:
     for process in contract.processes:
-        found = [one for one in contract.disagreements if one.requirement.process == process]
+        found = contract.disagreements_of(process)
         if found:
             pairs = "; ".join(
                 f"{a.source} of {a.process} {list(a.shape)}, {b.source} {list(b.shape)}"

@@ -106,7 +106,7 @@ def router(source: Source, registry: CollectorRegistry) -> APIRouter:
 
     @routes.get("/v1/contracts")
     async def contracts() -> list[ContractModel]:
-        return await asyncio.to_thread(lambda: [contract_model(contract) for contract in source.look().contracts])
+        return await asyncio.to_thread(lambda: [contract_model(*entry) for entry in source.look().contracts])
 
     @routes.get("/v1/events")
     async def events(

@@ -217,9 +217,9 @@ def _contracts(state: State) -> Iterator[Metric]:
         total = state.totals[process]
         checks.add_metric([process, name], total[Tally(name, "shape_checks")])
         violations.add_metric([process, name], total[Tally(name, "shape_violations")])
-    for contract in state.contracts:
+    for _, contract in state.contracts:
         for process in contract.processes:
-            disagree.add_metric([process, contract.name], contract.disagreements_of(process))
+            disagree.add_metric([process, contract.name], len(contract.disagreements_of(process)))
     yield from (checks, violations, disagree)
 
 

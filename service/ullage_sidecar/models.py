@@ -12,9 +12,9 @@ from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
     from ullage.diagnosis.claims import Claim
+    from ullage.diagnosis.joined import Contract
     from ullage.segment.snapshot import Buffer
     from ullage_sidecar.alarms import Key, Warning_
-    from ullage_sidecar.contracts import Contract
     from ullage_sidecar.state import Life
 
 
@@ -241,10 +241,10 @@ def buffer_model(process: str, buffer: Buffer) -> BufferModel:
     )
 
 
-def contract_model(contract: Contract) -> ContractModel:
+def contract_model(engine_id: str, contract: Contract) -> ContractModel:
     """Return a contract as a model, its disagreements explained."""
     return ContractModel(
-        engine_id=contract.engine,
+        engine_id=engine_id,
         contract=contract.name,
         dims=list(contract.dims),
         unit=contract.unit,

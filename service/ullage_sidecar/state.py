@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ullage_sidecar.contracts import Contract, join
+from ullage.diagnosis.joined import Contract, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,7 +67,7 @@ class State:
         shown: One life per process name: the newest living one, else the newest dead one.
         lives: All of them, oldest first.
         totals: Per process name, what adds up over its incarnations.
-        contracts: Of every engine, with the claims of all its processes.
+        contracts: (engine id, contract), with the claims of all processes of the engine.
         exits: How often a process ended: (process, outcome, cause).
         read_errors: Files and records that could not be read so far, by reason.
     """
@@ -79,7 +79,7 @@ class State:
     exits: Counter[tuple[str, str, str]]
     unreadable: tuple[Unreadable, ...]
     read_errors: Counter[str]
-    contracts: tuple[Contract, ...] = ()
+    contracts: tuple[tuple[str, Contract], ...] = ()
 
 
 @dataclass
@@ -117,7 +117,18 @@ def observe(found: Found, history: History, settings: Settings, now_ns: int) -> 
         exits=history.exits.copy(),
         unreadable=found.unreadable,
         read_errors=history.read_errors.copy(),
-        contracts=join(shown),
+        contracts=_contracts(shown),
+    )
+
+
+def _contracts(shown: Iterable[Life]) -> tuple[tuple[str, Contract], ...]:
+    engines: dict[str, list[Life]] = {}
+    for life in shown:
+        engines.setdefault(life.snapshot.engine_id, []).append(life)
+    return tuple(
+        (engine, contract)
+        for engine, lives in sorted(engines.items())
+        for contract in joined((life.process, life.snapshot.claims) for life in lives)
     )
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from harness import ROOT, until
 
+from ullage.diagnosis.joined import joined
+from ullage.segment import reader
+
 EXAMPLES = ROOT / "examples"
 
 
@@ -82,3 +85,33 @@ def _processes_of(directory):
         if directory.encode() in environment and b"ULLAGE_CLEAR_HOLD=3s" in environment:
             found.append(process.name)
     return found
+
+
+def test_two_formulas_are_caught_at_the_claim(segments):
+    environment = {**os.environ, "ULLAGE_DIR": str(segments)}
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLES / "two_formulas.py")], capture_output=True, text=True, env=environment, check=True
+    )
+
+    assert "refused: the kernel would read beyond what the planner has" in ran.stdout
+    lines = ran.stderr.strip().splitlines()
+    assert lines[0] == "claims on scheduler_metadata disagree: planner (256,), kernel (512,)"
+    assert len((EXAMPLES / "two_formulas.py").read_text().splitlines()) < 60
+    (path,) = segments.glob("*.ullage")
+    (contract,) = joined([("", reader.read(path).claims)])
+    ((_, finding),) = contract.findings()
+    assert finding.rivals[0].rule == "other formula"
+    assert "kernel has max_model_len // 16 = 512" in finding.text
+
+
+def test_without_the_claim_the_two_formulas_crash(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import two_formulas
+
+    import ullage
+
+    size = ullage.Contract("scheduler_metadata", relation=">=")
+    planner, kernel = two_formulas.Planner(size), two_formulas.Kernel(size)
+
+    with pytest.raises(IndexError):
+        kernel.run(planner.metadata)

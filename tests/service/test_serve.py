@@ -324,3 +324,65 @@ def test_a_real_prometheus_scrapes_it(told, sidecar, prometheus, tmp_path):
         server.wait()
     assert [sample["metric"]["buffer"] for sample in used] == ["rows"]
     assert warning["metric"]["severity"] == "warning"
+
+
+CLAIMS = """
+import sys, ullage
+width = ullage.Contract("block_table.width", dims=("columns",), unit="columns")
+width.claim(sys.argv[1], int(sys.argv[2]), inputs={"max_model_len": 350000, "block_size": 64})
+class Tensor:
+    shape, dtype = (int(sys.argv[2]),), "int32"
+width.check(Tensor)
+print("ready", flush=True)
+input()
+Tensor.shape = (4,)
+width.check(Tensor)
+print("done", flush=True)
+input()
+"""
+
+
+def test_claims_of_one_engine_are_joined_across_its_processes(program, sidecar):
+    environment = {"ULLAGE_ENGINE_ID": "vllm0:0123456789abcdef"}
+    runner = program(CLAIMS, "runner", 5470, **environment)
+    assert runner.line() == "ready"
+    builder = program(CLAIMS, "indexer builder", 5469, **environment)
+    assert builder.line() == "ready"
+    stranger = program(CLAIMS, "another engine", 1, ULLAGE_ENGINE="other")
+    assert stranger.line() == "ready"
+    watching = sidecar()
+
+    contract, other = watching.json("/v1/contracts")
+
+    assert {claim["source"]: claim["shape"] for claim in contract["claims"]} == {
+        "runner": [5470],
+        "indexer builder": [5469],
+    }
+    assert other["disagreements"] == []
+    (found,) = contract["disagreements"]
+    assert {found["provider"]["source"], found["requirement"]["source"]} == {"runner", "indexer builder"}
+    assert found["provider"]["inputs"] == {"max_model_len": 350_000, "block_size": 64}
+    assert found["rivals"][0]["rule"] == "token alignment"
+    assert found["rivals"][0]["share"] > 0.5
+    assert found["finding"].startswith("Likeliest: ")
+    metrics = watching.metrics()
+    disagree = {
+        dict(labels)["process"]: value
+        for (name, labels), value in metrics.items()
+        if name == "ullage_contract_disagreements"
+    }
+    assert sorted(disagree.values()) == [0, 0, 1]
+    until(lambda: "shape_disagreement" in {reason for _, reason in watching.warnings()})
+    assert "claims do not fit" in watching.log()
+
+    builder.say("")
+    assert builder.line() == "done"
+
+    until(lambda: "critical" in watching.warnings().values())
+    process = next(p for p, count in disagree.items() if p != "other/main" and count in (0, 1))
+    violations = sum(
+        value for (name, _), value in watching.metrics().items() if name == "ullage_shape_violations_total"
+    )
+    checks = sum(value for (name, _), value in watching.metrics().items() if name == "ullage_shape_checks_total")
+    assert (violations, checks) == (1, 4)
+    assert process.startswith("vllm0/main")

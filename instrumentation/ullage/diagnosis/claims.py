@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def differing(provided: Shape, required: Shape, relations: Sequence[str]) -> tup
     """
     if len(provided) != len(required):
         return ()
-    pairs = zip(provided, required, relations, strict=False)
+    # A relation that is not stated is the strict one.
+    stated = chain(relations, repeat(EQUAL))
+    pairs = zip(provided, required, stated, strict=False)
     wrong = tuple(dim for dim, (have, need, relation) in enumerate(pairs) if not _satisfies(have, need, relation))
     return wrong or None
 

@@ -238,7 +238,7 @@ def _claim(plain: memoryview, payload: bytes) -> Claim:
         dims=tuple(filter(None, untext(sealed.dims).split(","))),
         role=enum_of(Role, sealed.role),
         shape=tuple(None if size == layout.NO_SIZE else size for size in sealed.shape),
-        relations=tuple(enum_of(Relation, code) for code in sealed.relations[: len(sealed.shape)]),
+        relations=tuple(enum_of(Relation, code) for code in sealed.relations.rstrip(b"\0")),
         dtype=untext(sealed.dtype),
         unit=untext(sealed.unit),
         inputs=_json(sealed.inputs),

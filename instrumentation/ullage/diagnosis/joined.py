@@ -1,4 +1,4 @@
-"""Contracts as the whole pod sees them: the claims of one engine, joined across its processes."""
+"""Contracts as several processes see them: their recorded claims, joined by name."""
 
 from __future__ import annotations
 
@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING
 from ullage.diagnosis import claims
 from ullage.diagnosis.claims import Disagreement, disagreements
 from ullage.diagnosis.explain import Finding, explain
-from ullage.segment.layout import Relation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ullage.segment.snapshot import Claim as Recorded
-    from ullage_sidecar.state import Life
 
-_SYMBOLS = {Relation.EQUAL: claims.EQUAL, Relation.AT_LEAST: claims.AT_LEAST}
+_SYMBOLS = {"EQUAL": claims.EQUAL, "AT_LEAST": claims.AT_LEAST}
 
 
 @dataclass(frozen=True)
 class Contract:
-    """One contract of one engine.
+    """One size that several components must agree on.
 
     Attributes:
-        engine: The engine's id.
-        claims: Those of all its processes.
-        counts: Checks and violations, by process.
+        claims: Those of all processes.
+        counts: Checks, violations and the date of the first violation (ns), by process.
     """
 
-    engine: str
     name: str
     dims: tuple[str, ...]
     unit: str
@@ -43,36 +39,35 @@ class Contract:
         """The processes that have to do with it."""
         return tuple(sorted(self.counts.keys() | {claim.process for claim in self.claims}))
 
-    def disagreements_of(self, process: str) -> int:
-        """How many disagreements count as those of ``process``: the one that requires, else provides, the less."""
-        return sum(found.requirement.process == process for found in self.disagreements)
+    def disagreements_of(self, process: str) -> list[Disagreement]:
+        """Return those that count as ``process``'s: each is one of the process whose need is not met."""
+        return [found for found in self.disagreements if found.requirement.process == process]
 
     def findings(self) -> list[tuple[Disagreement, Finding]]:
         """Explain each disagreement."""
         return [(found, explain(self.name, found.provider, found.requirement)) for found in self.disagreements]
 
 
-def join(lives: Iterable[Life]) -> tuple[Contract, ...]:
-    """Join the claims of the processes that are shown, by engine and contract."""
-    recorded: dict[tuple[str, str], list[tuple[str, Recorded]]] = {}
-    for life in lives:
-        for claim in life.snapshot.claims:
-            recorded.setdefault((life.snapshot.engine_id, claim.contract), []).append((life.process, claim))
-    return tuple(_contract(engine, name, said) for (engine, name), said in sorted(recorded.items()))
+def joined(said: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract, ...]:
+    """Join what (process, its recorded claims) say, by contract."""
+    by_name: dict[str, list[tuple[str, Recorded]]] = {}
+    for process, recorded in said:
+        for claim in recorded:
+            by_name.setdefault(claim.contract, []).append((process, claim))
+    return tuple(_contract(name, found) for name, found in sorted(by_name.items()))
 
 
-def _contract(engine: str, name: str, said: list[tuple[str, Recorded]]) -> Contract:
+def _contract(name: str, said: list[tuple[str, Recorded]]) -> Contract:
     first = said[0][1]
-    relations = tuple(_SYMBOLS.get(relation, claims.EQUAL) for relation in first.relations)
-    joined = tuple(_claim(process, claim) for process, claim in said if not claim.tally)
+    relations = tuple(_SYMBOLS.get(relation.name, claims.EQUAL) for relation in first.relations)
+    joint = tuple(_claim(process, claim) for process, claim in said if not claim.tally)
     return Contract(
-        engine=engine,
         name=name,
         dims=first.dims,
         unit=first.unit,
         relations=relations,
-        claims=joined,
-        disagreements=tuple(disagreements(joined, relations)),
+        claims=joint,
+        disagreements=tuple(disagreements(joint, relations)),
         counts={
             process: (claim.checks, claim.violations, claim.violation_first_ns)
             for process, claim in said
