@@ -60,6 +60,32 @@ def prometheus():
     return observe
 
 
+class Tensor:
+    """Stands for a tensor where there is no torch: a shape and a dtype."""
+
+    shape, dtype = (256, 3), "int32"
+
+
+def checked():
+    """``check`` of an unchanged shape, on a torch tensor if there is torch."""
+    import ullage
+
+    try:
+        import torch
+
+        tensor = torch.zeros(256, 3, dtype=torch.int32)
+    except ImportError:
+        tensor = Tensor
+    contract = ullage.Contract("bench", dims=("rows", "fields"))
+    contract.claim("planner", (256, 3))
+    check = contract.check
+
+    def case(_value):
+        check(tensor)
+
+    return case
+
+
 def main():
     directory = Path(tempfile.mkdtemp(prefix="ullage-bench-", dir="/dev/shm"))
     multiprocess = "--multiprocess" in sys.argv
@@ -70,7 +96,9 @@ def main():
 
     buffer = ullage.buffer("bench", capacity=CAPACITY, unit="tokens")
     client = "prometheus_client, multiprocess" if multiprocess else "prometheus_client"
-    timed = loops({"empty call": empty, "observe": buffer.observe, client: prometheus()})
+    timed = loops(
+        {"empty call": empty, "observe": buffer.observe, "check (one call more)": checked(), client: prometheus()}
+    )
     chance = random.Random(1)
     below = [chance.randrange(int(CAPACITY * 0.85)) for _ in range(VALUES)]
     above = [chance.randrange(int(CAPACITY * 0.91), CAPACITY) for _ in range(VALUES)]
@@ -93,6 +121,8 @@ def main():
         print(f"{name:32} {statistics.median(values):8.1f} ns   {statistics.median(ratios):6.2f} x observe ({spread})")
     calls = [taken["observe"] / taken["empty call"] for taken in rounds]
     print(f"observe / empty call: {statistics.median(calls):.2f}")
+    checks = [(r["check (one call more)"] - r["empty call"]) / r["observe"] for r in rounds]
+    print(f"check of an unchanged shape / observe: {statistics.median(checks):.2f}")
     shutil.rmtree(directory)
 
 
