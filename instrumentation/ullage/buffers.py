@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage import safety
+from ullage import compiled, safety
 from ullage.counting import counting, size
 from ullage.segment import layout
 from ullage.segment.layout import HOT_WORDS, B, BufferPayload, EventKind, Kind, Location, P
@@ -20,7 +20,8 @@ class Buffer:
     Attributes:
         name: As registered.
         unit: What is counted.
-        observe: ``observe(used)``: the buffer needs ``used`` units now. A host integer, not a tensor.
+        observe: ``observe(used)``: the buffer needs ``used`` units now. A host integer, not a tensor. Called from a
+            compiled function it does nothing.
         resize: ``resize(capacity)``: the buffer was allocated anew with this capacity.
         exhausted: ``exhausted(needed=0)``: somebody who was running was denied, or an allocation failed.
         deferred: ``deferred()``: somebody who was waiting goes on waiting. Normal.
@@ -54,6 +55,7 @@ class Buffer:
         self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
         self.checked, self.violated, self._bind, self._zero, self._capacity = functions[4:]
         self._warn_at = 0
+        compiled.skip(*functions[:6])
 
     @property
     def capacity(self) -> int:
@@ -97,6 +99,7 @@ class Buffer:
     def release(self, segment: Segment | None) -> None:
         """Give the record back."""
         self.detach()
+        compiled.unskip(self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated)
         if segment is not None and self._index is not None:
             segment.release(layout.BUFFERS, self._index)
         self._index = None

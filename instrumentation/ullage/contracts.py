@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage import safety
+from ullage import compiled, safety
 from ullage.claim_record import ClaimRecord, Words
 from ullage.counting import size
 from ullage.diagnosis.claims import (
@@ -48,7 +48,8 @@ class Contract:
         dims: Names of the dimensions.
         check: ``check(tensor, source="tensor")``: hold a tensor's shape (and dtype, if the contract has one)
             against the claims; count and report what does not satisfy them. Reads no contents. Returns whether
-            it does. On an unchanged shape it costs about as much as ``observe``.
+            it does; on an unchanged shape that costs less than two ``observe``. Called from a compiled function it
+            does nothing and returns None.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Contract:
         self.check: Callable[..., bool] = functions.check
         self._count: Callable[[int, int], int] = functions.tally
         self._forget: Callable[[], None] = functions.forget
+        compiled.skip(self.check)
         with safety.shield(f"contract {name!r}"):
             given = (relation,) * len(self.dims) if isinstance(relation, str) else tuple(relation)
             self.relations = _relations(given, self.dims)
@@ -171,6 +173,7 @@ class Contract:
                 record.release(session.open())
             self._records.clear()
             self._tally = None
+            compiled.unskip(self.check)
 
     # -- what the checks find --------------------------------------------------------------------------------------
 

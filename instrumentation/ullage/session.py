@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ullage import __version__, safety
+from ullage import __version__, compiled, safety
 from ullage.segment import layout, sweep
 from ullage.segment.layout import EventKind, P
 from ullage.segment.writer import Segment
@@ -237,6 +237,7 @@ class Session:
         self._checks.append(check)
 
     def _check(self) -> None:
+        compiled.check()
         for check in self._checks:
             with safety.shield("step check"):
                 check()

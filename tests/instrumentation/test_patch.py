@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from ullage.engines import _probe
-from ullage.engines._imports import ImportWatch
 from ullage.engines._patch import Hook
+from ullage.imports import ImportWatch
 from ullage.segment.layout import ProbeStatus
 
 

@@ -34,8 +34,8 @@ def _register() -> None:
         first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
         safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
         return
-    from ullage.engines._imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
     from ullage.engines.vllm import lifecycle, runner_v1, scheduler  # noqa: PLC0415
+    from ullage.imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
 
     session.engine = "vllm"
     session.identify(engine_version=version)
