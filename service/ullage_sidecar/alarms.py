@@ -61,12 +61,13 @@ class Change(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a buffer had counted at the last look, and when its present series of exhaustions began."""
+    """What a buffer had counted at the last look, and when its present series of exhaustions began and went on."""
 
     above: int
     high_water: int
     exhaustions: int
     series_ns: int
+    latest_ns: int
 
 
 @dataclass(frozen=True)
@@ -126,19 +127,22 @@ def evaluate(before: Alarms, state: State, settings: Settings) -> tuple[Alarms, 
 def _look(before: Alarms, life: Life, buffer: Buffer, settings: Settings, now_ns: int) -> Seen:
     last = _last(before, life, buffer)
     above = _above(buffer, settings.ratio_of(buffer))
-    series_ns = last.series_ns if last else 0
-    if now_ns - buffer.exhausted_last_ns > settings.clear_hold * NS:
+    more = buffer.exhaustions > (last.exhaustions if last else 0)
+    if last is None:  # the first look: what the segment's dates say, if they are no later than now
+        series_ns, latest_ns = (min(ns, now_ns) for ns in (buffer.exhausted_first_ns, buffer.exhausted_last_ns))
+    else:
+        latest_ns = now_ns if more else last.latest_ns
+        series_ns = last.series_ns or (now_ns if more else 0)
+    if not buffer.exhaustions or now_ns - latest_ns > settings.clear_hold * NS:
         series_ns = 0
-    elif not series_ns and buffer.exhaustions > (last.exhaustions if last else 0):
-        series_ns = buffer.exhausted_last_ns if last and last.exhaustions else buffer.exhausted_first_ns
-    return Seen(above, buffer.high_water, buffer.exhaustions, series_ns)
+    return Seen(above, buffer.high_water, buffer.exhaustions, series_ns, latest_ns)
 
 
 def _last(before: Alarms, life: Life, buffer: Buffer) -> Seen | None:
     """What was seen of a buffer last; zeros for one that began after the sidecar did; None at the first look."""
     last = before.seen.get((life.snapshot.incarnation, buffer.name))
     if last is None and before.looked_ns:
-        return Seen(0, 0, 0, 0)
+        return Seen(0, 0, 0, 0, 0)
     return last
 
 
@@ -244,7 +248,7 @@ def _near_capacity(
 
 def _exhaustion(life: Life, buffer: Buffer, now: Seen, settings: Settings) -> Iterator[_Holds]:
     """Exhaustions that went on for ``exhaustion_hold``, with no pause longer than ``clear_hold``."""
-    if not now.series_ns or buffer.exhausted_last_ns - now.series_ns < settings.exhaustion_hold * NS:
+    if not now.series_ns or now.latest_ns - now.series_ns < settings.exhaustion_hold * NS:
         return
     yield _Holds(
         Key(life.process, buffer.name, "", "exhaustion"),

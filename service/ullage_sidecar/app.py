@@ -43,6 +43,8 @@ class Watch:
         self._alarms = Alarms()
         self._lock = threading.Lock()
         self._ticked = float("-inf")
+        # A wall clock that jumps must neither clear a warning nor raise one: dates go on from here by themselves.
+        self._started_ns = time.time_ns() - time.monotonic_ns()
 
     @property
     def alarms(self) -> Alarms:
@@ -58,7 +60,7 @@ class Watch:
         """Read all segments now; with ``events``, those, too."""
         with self._lock:
             found = discovery.find(self._settings.dir, events=events)
-            return observe(found, self._history, self._settings, time.time_ns())
+            return observe(found, self._history, self._settings, self._started_ns + time.monotonic_ns())
 
     def scrape(self) -> tuple[State, Alarms, Settings]:
         """What the metrics are made of."""

@@ -35,6 +35,15 @@ class Ending(NamedTuple):
     at_ns: int
 
 
+class Activity(NamedTuple):
+    """What a process had counted at the last look, and when that last changed."""
+
+    total: int
+    steps: int
+    moved_ns: int
+    stepped_ns: int
+
+
 class Tally(NamedTuple):
     """One counter of a buffer, or of a contract, that adds up over the incarnations of a process name."""
 
@@ -89,7 +98,7 @@ class History:
     names: dict[str, tuple[str, str]] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     first_ends: dict[tuple[str, bool], int] = field(default_factory=dict)
-    activity: dict[str, tuple[int, int]] = field(default_factory=dict)
+    activity: dict[str, Activity] = field(default_factory=dict)
     tallies: dict[str, tuple[str, Counter[Tally]]] = field(default_factory=dict)
     gone: dict[str, Counter[Tally]] = field(default_factory=dict)
     exits: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -101,6 +110,7 @@ class History:
 def observe(found: Found, history: History, settings: Settings, now_ns: int) -> State:
     """Judge what was found, and remember it in ``history``."""
     snapshots = sorted(found.snapshots, key=lambda snapshot: snapshot.process.started_ns)
+    _watch_activity(snapshots, history, now_ns)
     lock_lost = _lock_lost(snapshots, history, settings, now_ns)
     _name(snapshots, history)
     dead = [s for s in snapshots if not s.alive and s.incarnation not in lock_lost]
@@ -137,21 +147,30 @@ def _lock_lost(snapshots: Iterable[Snapshot], history: History, settings: Settin
     lost = set()
     for snapshot in snapshots:
         incarnation = snapshot.incarnation
-        activity = snapshot.process.steps + sum(buffer.observations for buffer in snapshot.buffers)
-        before, moved_ns = history.activity.get(incarnation, (activity, 0))
-        if activity != before:
-            moved_ns = now_ns
-        history.activity[incarnation] = (activity, moved_ns)
+        moved_ns = history.activity[incarnation].moved_ns
         ending = history.endings.get(incarnation)
-        went_on = ending is None or moved_ns > ending.at_ns
-        if not snapshot.alive and moved_ns and went_on and now_ns - moved_ns < settings.stall_after * NS:
-            if ending is not None:
-                del history.endings[incarnation]
-                lost.add(incarnation)
-            elif incarnation in history.lock_lost:
-                lost.add(incarnation)
+        went_on = moved_ns > ending.at_ns if ending is not None else incarnation in history.lock_lost
+        if not snapshot.alive and went_on and now_ns - moved_ns < settings.stall_after * NS:
+            history.endings.pop(incarnation, None)
+            lost.add(incarnation)
     history.lock_lost = lost
     return lost
+
+
+def _watch_activity(snapshots: Iterable[Snapshot], history: History, now_ns: int) -> None:
+    """Note which processes went on. By our own clock: the dates in a segment are of a wall clock, which can jump."""
+    for snapshot in snapshots:
+        words = snapshot.process
+        count = words.steps + sum(buffer.observations for buffer in snapshot.buffers)
+        before = history.activity.get(snapshot.incarnation)
+        if before is None:
+            # The first look has nothing but the date; one in the future is as good as now.
+            first_ns = min(words.step_ns or now_ns, now_ns)
+            history.activity[snapshot.incarnation] = Activity(count, words.steps, first_ns, first_ns)
+        else:
+            moved_ns = now_ns if count != before.total else before.moved_ns
+            stepped_ns = now_ns if words.steps != before.steps else before.stepped_ns
+            history.activity[snapshot.incarnation] = Activity(count, words.steps, moved_ns, stepped_ns)
 
 
 def _name(snapshots: Iterable[Snapshot], history: History) -> None:
@@ -205,7 +224,8 @@ def _judge(snapshot: Snapshot, lock_lost: set[str], history: History, settings: 
     if ending is not None:
         return Life(process, snapshot, ending.outcome, ending)
     words = snapshot.process
-    late = words.step_ns > 0 and now_ns - words.step_ns > settings.stall_after * NS
+    since_ns = history.activity[snapshot.incarnation].stepped_ns
+    late = words.steps > 0 and now_ns - since_ns > settings.stall_after * NS
     stalled = late and words.running > 0 and not words.disabled_ns
     return Life(
         process,

@@ -217,11 +217,11 @@ def test_a_declared_stop_is_no_warning_and_ends_those_of_its_buffers(world):
 
 
 def test_an_engine_that_stalls_is_a_warning(world):
-    stalled = snapshot(running=3, step_ns=START)
+    stalled = snapshot(running=3, step_ns=START, steps=7)
 
     assert world.tick(stalled, after=10) == {}
     assert world.tick(stalled, after=30) == {("", "engine_stalled"): "warning"}
-    assert world.tick(snapshot(running=3, step_ns=world.now_ns)) == {}
+    assert world.tick(snapshot(running=3, step_ns=world.now_ns, steps=8)) == {}
 
 
 def test_our_own_troubles_are_warnings(world):

@@ -85,11 +85,11 @@ def test_a_shutdown_before_a_process_started_does_not_excuse_its_death():
 @pytest.mark.parametrize(
     ("words", "condition"),
     [
-        ({"running": 3, "step_ns": START}, "stalled"),
-        ({"running": 0, "step_ns": START}, "running"),
-        ({"running": -1, "step_ns": START}, "running"),
+        ({"running": 3, "step_ns": START, "steps": 9}, "stalled"),
+        ({"running": 0, "step_ns": START, "steps": 9}, "running"),
+        ({"running": -1, "step_ns": START, "steps": 9}, "running"),
         ({"running": 3, "step_ns": 0}, "running"),
-        ({"running": 3, "step_ns": START, "disabled_ns": START}, "running"),
+        ({"running": 3, "step_ns": START, "steps": 9, "disabled_ns": START}, "running"),
     ],
 )
 def test_stalled_is_no_step_although_requests_run(words, condition):
@@ -184,3 +184,12 @@ def test_each_bad_file_is_counted_once_and_half_written_records_when_they_are_ca
     for _ in range(3):
         state = world.look(snapshot("live", alive=False, half_written=1), unreadable=[bad])
     assert state.read_errors == {"magic": 1, "half_written": 4}
+
+
+def test_a_clock_that_jumps_makes_nobody_stall():
+    world = World(stall_after=30)
+    for second in range(40):
+        jump = 10**15 if second % 2 else -(10**15)
+        state = world.look(snapshot(running=3, steps=second + 1, step_ns=world.now_ns + jump))
+
+        assert shown(state) == {"vllm0/core": "running"}
