@@ -231,7 +231,7 @@ def _near_capacity(
     burst = last is not None and now.above > last.above
     peak = last is not None and now.high_water > last.high_water and now.high_water >= line * buffer.capacity
     near = ratio >= line or burst or peak
-    if not near and ratio < min(settings.clear_ratio, line):
+    if not near and ratio < min(settings.clear_below, line):
         return
     worst = now.high_water if peak else buffer.used
     at = "in a burst" if burst and ratio < line and not peak else f"at {worst / buffer.capacity:.0%}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -19,11 +21,11 @@ from ullage import __version__
 from ullage_sidecar import discovery
 from ullage_sidecar.alarms import Alarms, Change, evaluate
 from ullage_sidecar.api import router
-from ullage_sidecar.metrics import Collector
+from ullage_sidecar.metrics import Collector, Reload
 from ullage_sidecar.state import History, State, observe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from ullage_sidecar.settings import Settings
 
@@ -31,14 +33,23 @@ log = logging.getLogger("ullage")
 TICK_S = 1.0
 DEATH_POLL_S = 0.1
 READY_WITHIN_S = 10.0
+HOOK_EXPECTED_S = 60.0
+NO_HOOK = (
+    "no hook found in %s: nothing is watched. Check that the engine has ULLAGE_DIR set to this directory (the same "
+    "volume in both containers), that `pip show ullage` works in its environment, that VLLM_PLUGINS is unset or names "
+    "ullage, and the engine's log for a line of ullage"
+)
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
 
 
 class Watch:
     """Looks at the segments: whenever asked, and once a second to judge warnings."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, reload: Callable[[], tuple[Settings, list[str]]]) -> None:
+        self._load = reload
+        self._settings, problems = reload()
+        self._reloaded = Reload(not problems, time.time())
+        _report(problems)
         self._history = History()
         self._alarms = Alarms()
         self._lock = threading.Lock()
@@ -62,9 +73,21 @@ class Watch:
             found = discovery.find(self._settings.dir, events=events)
             return observe(found, self._history, self._settings, self._started_ns + time.monotonic_ns())
 
-    def scrape(self) -> tuple[State, Alarms, Settings]:
+    def scrape(self) -> tuple[State, Alarms, Settings, Reload]:
         """What the metrics are made of."""
-        return self.look(), self._alarms, self._settings
+        return self.look(), self._alarms, self._settings, self._reloaded
+
+    def reload(self) -> None:
+        """Read the settings again; if something is wrong with them, those from before stay, all of them."""
+        settings, problems = self._load()
+        _report(problems)
+        if problems:
+            self._reloaded = Reload(successful=False, at=self._reloaded.at)
+            log.error("settings were not reloaded; those from before hold")
+        else:
+            self._settings = settings
+            self._reloaded = Reload(successful=True, at=time.time())
+            log.info("settings were reloaded")
 
     def tick(self) -> None:
         """Judge the warnings, and log what changed."""
@@ -76,11 +99,16 @@ class Watch:
     async def run(self) -> None:
         """Tick for ever: once a second, and at once when a process has died or come."""
         living: frozenset[str] = frozenset()
+        started = time.monotonic()
+        told = False
         while True:
             if time.monotonic() - self._ticked >= TICK_S:
                 await asyncio.to_thread(self._tick_safely)
             await asyncio.sleep(DEATH_POLL_S)
             now = discovery.living(self._settings.dir)
+            if not told and not now and time.monotonic() - started > HOOK_EXPECTED_S:
+                told = True
+                log.warning(NO_HOOK, self._settings.dir)
             if now != living:
                 living = now
                 await asyncio.to_thread(self._tick_safely)
@@ -93,15 +121,17 @@ class Watch:
             log.exception("a tick failed; the next one is tried all the same")
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Return the application that serves what is found in ``settings.dir``."""
-    watch = Watch(settings)
+def create_app(load: Callable[[], tuple[Settings, list[str]]]) -> FastAPI:
+    """Return the application; ``load`` reads the settings, now and on SIGHUP, and says what is wrong with them."""
+    watch = Watch(load)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(watch.scrape))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         ticking = asyncio.create_task(watch.run())
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         yield
         ticking.cancel()
 
@@ -123,6 +153,11 @@ async def _problem(_request: Request, error: Exception) -> JSONResponse:
         title = detail = str(getattr(error, "detail", error))
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     return JSONResponse(body, status, media_type="application/problem+json")
+
+
+def _report(problems: list[str]) -> None:
+    for problem in problems:
+        log.error("setting %s", problem)
 
 
 def _log(change: Change) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 from ullage import __version__
@@ -48,10 +49,9 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"ullage serve needs {error.name}: pip install 'ullage[sidecar]'", file=sys.stderr)  # noqa: T201
         return 1
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
-    settings, problems = load(options.config, dir=options.dir, host=options.host, port=options.port)
-    log = logging.getLogger("ullage")
-    for problem in problems:
-        log.error("setting %s", problem)
-    log.info("watching %s, serving on http://%s:%d", settings.dir, settings.host, settings.port)
-    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_config=None, access_log=False)
+    read = partial(load, options.config, dir=options.dir, host=options.host, port=options.port)
+    app = create_app(read)
+    settings, _ = read()
+    logging.getLogger("ullage").info("watching %s, serving on http://%s:%d", settings.dir, settings.host, settings.port)
+    uvicorn.run(app, host=settings.host, port=settings.port, log_config=None, access_log=False, timeout_keep_alive=5)
     return 0

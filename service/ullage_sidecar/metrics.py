@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -43,16 +43,23 @@ _IDENTITY = (
 _PROBE_STATES = tuple(status for status in ProbeStatus if status is not ProbeStatus.UNKNOWN)
 
 
+class Reload(NamedTuple):
+    """How the settings were last read: ``at`` is when that last succeeded, in seconds since the epoch."""
+
+    successful: bool
+    at: float
+
+
 class Collector:
     """prometheus_client's collector protocol: ``collect()`` is called once per scrape."""
 
-    def __init__(self, look: Callable[[], tuple[State, Alarms, Settings]]) -> None:
+    def __init__(self, look: Callable[[], tuple[State, Alarms, Settings, Reload]]) -> None:
         self._look = look
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. The state is read now; warnings are as of the last tick."""
         start = time.perf_counter()
-        state, alarms, settings = self._look()
+        state, alarms, settings, reload = self._look()
         yield from _build()
         yield from _processes(state)
         for unit_is_bytes in (False, True):
@@ -62,6 +69,7 @@ class Collector:
         yield from _warnings(state, alarms, settings)
         yield from _hook(state)
         yield from _segments(state)
+        yield from _settings(reload)
         duration = GaugeMetricFamily("ullage_scrape_duration_seconds", "How long this scrape took to collect.")
         duration.add_metric([], time.perf_counter() - start)
         yield duration
@@ -274,6 +282,18 @@ def _segments(state: State) -> Iterator[Metric]:
     for reason, count in sorted({"half_written": 0, **state.read_errors}.items()):
         errors.add_metric([reason], count)
     yield from (segments, errors)
+
+
+def _settings(reload: Reload) -> Iterator[Metric]:
+    successful = GaugeMetricFamily(
+        "ullage_config_last_reload_successful", "Whether the settings, as last read, were right."
+    )
+    successful.add_metric([], reload.successful)
+    when = GaugeMetricFamily(
+        "ullage_config_last_reload_success_timestamp_seconds", "When right settings were last read."
+    )
+    when.add_metric([], reload.at)
+    yield from (successful, when)
 
 
 def _watched(state: State) -> Iterator[tuple[Life, Buffer]]:

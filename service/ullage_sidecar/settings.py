@@ -55,7 +55,8 @@ class Settings(BaseModel):
         host: Address to listen on.
         port: Port to listen on; 0 for any that is free.
         warning_ratio: Share of a capacity from which a buffer is near it.
-        clear_ratio: Share below which it must fall, for ``clear_hold``, before the warning is cleared.
+        clear_ratio: Share below which it must fall, for ``clear_hold``, before the warning is cleared; 5 % below
+            ``warning_ratio`` unless set.
         clear_hold: How long a condition must be absent before its warning is cleared.
         exhaustion_hold: How long exhaustions must go on before they are a warning.
         stall_after: How long an engine with running requests may make no step.
@@ -70,7 +71,7 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 9877
     warning_ratio: Ratio = 0.9
-    clear_ratio: Ratio = 0.85
+    clear_ratio: Ratio | None = None
     clear_hold: Seconds = 60
     exhaustion_hold: Seconds = 600
     stall_after: Seconds = 30
@@ -80,9 +81,14 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _clear_below_warning(self) -> Settings:
-        if self.clear_ratio > self.warning_ratio:
+        if self.clear_ratio is not None and self.clear_ratio > self.warning_ratio:
             raise ValueError(f"clear_ratio {self.clear_ratio} is above warning_ratio {self.warning_ratio}")
         return self
+
+    @property
+    def clear_below(self) -> float:
+        """Share below which a buffer is no longer near its capacity."""
+        return self.clear_ratio if self.clear_ratio is not None else self.warning_ratio - 0.05
 
     def ratio_of(self, buffer: Buffer) -> float:
         """Return the share of its capacity from which ``buffer`` is near it.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
 
 import pytest
-from harness import PROMISE_FACTOR, until
+from harness import PROMISE_FACTOR, Sidecar, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 STORY = """
@@ -86,6 +87,8 @@ FAMILIES = {
     "ullage_segments": "gauge",
     "ullage_segment_read_errors": "counter",
     "ullage_scrape_duration_seconds": "gauge",
+    "ullage_config_last_reload_successful": "gauge",
+    "ullage_config_last_reload_success_timestamp_seconds": "gauge",
 }
 
 
@@ -386,3 +389,34 @@ def test_claims_of_one_engine_are_joined_across_its_processes(program, sidecar):
     checks = sum(value for (name, _), value in watching.metrics().items() if name == "ullage_shape_checks_total")
     assert (violations, checks) == (1, 4)
     assert process.startswith("vllm0/main")
+
+
+def test_settings_are_reloaded_on_sighup_and_bad_ones_change_nothing(told, segments, tmp_path):
+    told()
+    config = tmp_path / "ullage.yaml"
+    config.write_text("warning_ratio: 0.8\n")
+    watching = Sidecar(segments, "--config", str(config))
+    try:
+
+        def line():
+            return watching.value("ullage_warning_threshold_ratio", process="app0/main", buffer="rows")
+
+        assert line() == 0.8
+        first = watching.value("ullage_config_last_reload_success_timestamp_seconds")
+
+        config.write_text("warning_ratio: 0.7\nclear_ratio: 0.6\n")
+        watching.process.send_signal(signal.SIGHUP)
+        until(lambda: line() == 0.7)
+        assert watching.value("ullage_config_last_reload_successful") == 1
+        assert watching.value("ullage_config_last_reload_success_timestamp_seconds") > first
+
+        config.write_text("warning_ratio: 0.75\nclear_ration: 0.6\n")
+        watching.process.send_signal(signal.SIGHUP)
+        until(lambda: watching.value("ullage_config_last_reload_successful") == 0)
+        assert line() == 0.7
+        assert "clear_ration" in watching.log()
+        assert "those from before hold" in watching.log()
+    finally:
+        watching.process.kill()
+        watching.process.wait()
+        watching.log_file.close()

@@ -85,13 +85,17 @@ class Program:
 class Sidecar:
     """A real ``ullage serve`` on a free port of the loopback interface."""
 
-    def __init__(self, directory, **environment):
+    def __init__(self, directory, *options, **environment):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.log_file = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ullage_sidecar", "serve", "--dir", str(directory), "--port", str(self.port)],
+            [
+                *(sys.executable, "-m", "ullage_sidecar", "serve"),
+                *("--dir", str(directory), "--port", str(self.port)),
+                *options,
+            ],
             stdout=self.log_file,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
