@@ -17,6 +17,7 @@ from prometheus_client.core import (
 
 from ullage import __version__
 from ullage.segment.layout import EVENTS, OCCUPANCY_STEPS, Kind, ProbeStatus
+from ullage_sidecar.cardinality import capped, has_histogram
 from ullage_sidecar.state import CAUSES, CONDITIONS, NS, OUTCOMES, Tally
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _BUFFER = ("process", "buffer")
 _WARNING = ("process", "buffer", "contract", "reason", "severity")
-_DROPS = ("buffers", "claims", "probes", "events")
+_DROPS = ("buffers", "claims", "probes", "events", "series_cap")
 _IDENTITY = (
     "engine",
     "engine_version",
@@ -55,11 +56,15 @@ class Collector:
 
     def __init__(self, look: Callable[[], tuple[State, Alarms, Settings, Reload]]) -> None:
         self._look = look
+        self._left_out: dict[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. The state is read now; warnings are as of the last tick."""
         start = time.perf_counter()
-        state, alarms, settings, reload = self._look()
+        full, alarms, settings, reload = self._look()
+        state, left_out = capped(full, settings.series_cap)
+        for process, count in left_out.items():
+            self._left_out[process] = max(count, self._left_out.get(process, 0))
         yield from _build()
         yield from _processes(state)
         for unit_is_bytes in (False, True):
@@ -67,7 +72,7 @@ class Collector:
         yield from _buffers(state)
         yield from _contracts(state)
         yield from _warnings(state, alarms, settings)
-        yield from _hook(state)
+        yield from _hook(state, self._left_out)
         yield from _segments(state)
         yield from _settings(reload)
         duration = GaugeMetricFamily("ullage_scrape_duration_seconds", "How long this scrape took to collect.")
@@ -171,7 +176,7 @@ def _buffers(state: State) -> Iterator[Metric]:
             ratio.add_metric(labels, buffer.high_water_ratio)
         if buffer.high_water_ns:
             when.add_metric(labels, buffer.high_water_ns / NS)
-        if buffer.kind is Kind.HARD or buffer.name == "kv_blocks":
+        if has_histogram(buffer):
             occupancy.add_metric(labels, _buckets(buffer), sum_value=None)
         deferrals.add_metric(labels, buffer.deferrals)
         checks.add_metric(labels, buffer.bounds_checks)
@@ -249,7 +254,7 @@ def _warnings(state: State, alarms: Alarms, settings: Settings) -> Iterator[Metr
     yield from (threshold, active, raised)
 
 
-def _hook(state: State) -> Iterator[Metric]:
+def _hook(state: State, left_out: dict[str, int]) -> Iterator[Metric]:
     status = StateSetMetricFamily(
         "ullage_probe_status", "Whether a hook point is watched.", labels=["process", "probe"]
     )
@@ -266,7 +271,8 @@ def _hook(state: State) -> Iterator[Metric]:
             calls.add_metric(labels, probe.calls)
         errors.add_metric([life.process], words.hook_errors)
         lapped = max(0, words.events - EVENTS.records)
-        counts = (words.dropped_buffers, words.dropped_claims, words.dropped_probes, lapped)
+        over = left_out.get(life.process, 0)
+        counts = (words.dropped_buffers, words.dropped_claims, words.dropped_probes, lapped, over)
         for reason, count in zip(_DROPS, counts, strict=True):
             dropped.add_metric([life.process, reason], count)
     yield from (status, calls, errors, dropped)

@@ -62,6 +62,7 @@ class Settings(BaseModel):
         stall_after: How long an engine with running requests may make no step.
         sibling_window: How long after an engine's first death those of its other processes are consequences.
         retention: How long a dead process is served that none of its name has followed.
+        series_cap: How many series a process may have in the metrics.
         buffers: What is different for a buffer, by name; in the environment, as JSON.
     """
 
@@ -77,6 +78,7 @@ class Settings(BaseModel):
     stall_after: Seconds = 30
     sibling_window: Seconds = 30
     retention: Seconds = 86400
+    series_cap: Annotated[int, Field(ge=100)] = 5000
     buffers: Annotated[dict[str, BufferSettings], BeforeValidator(_from_json)] = {}
 
     @model_validator(mode="after")

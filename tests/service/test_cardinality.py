@@ -1,0 +1,58 @@
+"""How many series a process has, and that the cap holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from snapshots import World, buffer, snapshot
+
+from ullage.segment.layout import Kind
+from ullage_sidecar.alarms import Alarms
+from ullage_sidecar.metrics import Collector, Reload
+
+
+def scrape(world, *snapshots):
+    """Return the samples of one scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    look = lambda: (world.look(*snapshots), Alarms(), world.settings, Reload(successful=True, at=0))  # noqa: E731
+    registry.register(Collector(look))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return [sample for family in families for sample in family.samples]
+
+
+def per_process(samples):
+    return Counter(sample.labels["process"] for sample in samples if "process" in sample.labels)
+
+
+def test_the_cap_holds_for_a_full_segment_and_what_is_left_out_is_counted():
+    many = [buffer(f"buffer {n}") for n in range(512)]
+    samples = scrape(World(series_cap=5000), snapshot("a", "app0/main", buffers=many), snapshot("b", "app0/other"))
+
+    assert 4900 < per_process(samples)["app0/main"] <= 5000
+    kept = {sample.labels["buffer"] for sample in samples if sample.name == "ullage_buffer_used_slots"}
+    (left_out,) = [
+        s.value
+        for s in samples
+        if s.name == "ullage_records_dropped_total" and s.labels == {"process": "app0/main", "reason": "series_cap"}
+    ]
+    assert left_out == 512 - len(kept) > 0
+
+
+def test_violations_go_last():
+    many = [buffer(f"buffer {n}", beyond=int(n > 500), kind=Kind.FIXED) for n in range(512)]
+
+    samples = scrape(World(series_cap=500), snapshot("a", "app0/main", buffers=many))
+
+    kept = {sample.labels["buffer"] for sample in samples if sample.name == "ullage_buffer_used_slots"}
+    assert {f"buffer {n}" for n in range(501, 512)} <= kept
+    assert per_process(samples)["app0/main"] <= 500 + 4 * 11  # totals of violations are never left out
+
+
+def test_a_cap_that_is_lifted_leaves_nothing_out():
+    many = [buffer(f"buffer {n}") for n in range(512)]
+
+    samples = scrape(World(series_cap=100_000), snapshot("a", "app0/main", buffers=many))
+
+    assert sum(sample.name == "ullage_buffer_used_slots" for sample in samples) == 512
