@@ -32,6 +32,8 @@ types: .venv/.ready ## Check types
 bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/observe.py
 	$(BIN)/python tests/bench/observe.py --multiprocess
+	$(BIN)/python tests/bench/scrape.py
+	$(BIN)/python tests/bench/rest.py
 
 clean: ## Remove what setup installed
 	rm -rf .venv .tools

@@ -203,11 +203,11 @@ def _totals(state: State) -> Iterator[Metric]:
         if totals[tally] and not tally.what.startswith("shape")
     }
     for process, name in sorted(shown | past):
-        total = state.totals[process]
-        resizes.add_metric([process, name, "grow"], total[Tally(name, "grows")])
-        resizes.add_metric([process, name, "shrink"], total[Tally(name, "shrinks")])
-        exhaustions.add_metric([process, name], total[Tally(name, "exhaustions")])
-        violations.add_metric([process, name], total[Tally(name, "violations")])
+        total, labels = state.totals[process], [process, name]
+        resizes.add_metric([*labels, "grow"], total[Tally(name, "grows")])
+        resizes.add_metric([*labels, "shrink"], total[Tally(name, "shrinks")])
+        exhaustions.add_metric(labels, total[Tally(name, "exhaustions")])
+        violations.add_metric(labels, total[Tally(name, "violations")])
     yield from (resizes, exhaustions, violations)
 
 

@@ -263,12 +263,16 @@ def _add_up(snapshots: Iterable[Snapshot], unreadable: set[str], history: Histor
 
 
 def _tally(snapshot: Snapshot) -> Counter[Tally]:
+    """Return what a snapshot adds to the totals; what is zero adds nothing, and most is."""
     tally: Counter[Tally] = Counter()
     for buffer in snapshot.buffers:
-        if not buffer.inventory:
+        if buffer.out_of_bounds:
             tally[Tally(buffer.name, "violations")] = buffer.out_of_bounds
+        if buffer.exhaustions:
             tally[Tally(buffer.name, "exhaustions")] = buffer.exhaustions
+        if buffer.grows:
             tally[Tally(buffer.name, "grows")] = buffer.grows
+        if buffer.shrinks:
             tally[Tally(buffer.name, "shrinks")] = buffer.shrinks
     for claim in snapshot.claims:
         if claim.tally:

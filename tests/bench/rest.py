@@ -1,0 +1,54 @@
+"""The sidecar at rest: memory, and the share of one core, with three processes to watch and a scrape every 15 s."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+SECONDS = 60
+PORT = 29877
+PROGRAM = "import ullage, time; b = ullage.buffer('rows', capacity=10, unit='rows'); b.observe(3); time.sleep(600)"
+
+
+def main():
+    directory = tempfile.mkdtemp(prefix="ullage-bench-", dir="/dev/shm")
+    environment = {**os.environ, "ULLAGE_DIR": directory}
+    watched = [subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment) for _ in range(3)]
+    command = [sys.executable, "-m", "ullage_sidecar", "serve", "--port", str(PORT)]
+    sidecar = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(5)
+        before = cpu(sidecar.pid)
+        for _ in range(SECONDS // 15):
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics").read()
+            time.sleep(15)
+        used = cpu(sidecar.pid) - before
+        print(f"resident {memory(sidecar.pid):.1f} MiB, {used / SECONDS:.2%} of one core over {SECONDS} s")
+    finally:
+        for process in (*watched, sidecar):
+            process.kill()
+            process.wait()
+        for path in Path(directory).iterdir():
+            path.unlink()
+        Path(directory).rmdir()
+
+
+def cpu(pid):
+    """Seconds of processor time so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid):
+    """MiB resident."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+if __name__ == "__main__":
+    main()
