@@ -5,7 +5,7 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types bench clean
+.PHONY: help setup demo test test-long lint types reliability bench clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ lint: .venv/.ready ## Check style and import boundaries
 
 types: .venv/.ready ## Check types
 	$(BIN)/mypy
+
+reliability: setup ## Write docs/reliability.md from a run of the tests
+	ULLAGE_WRITE_RELIABILITY=1 $(BIN)/python -m pytest
 
 bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/observe.py

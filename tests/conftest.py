@@ -12,6 +12,19 @@ from pathlib import Path
 import pytest
 from harness import ROOT, Program, Sidecar, missing
 
+MIN_FAULTS = 40
+FAULTS = pytest.StashKey()
+RELIABILITY = """# Reliability
+
+What the hook, the segment and the sidecar survive. Written by the test run (`make reliability`), never by hand: a line
+for each kind of fault, how often it was tried, how often host and data survived it, and what the user sees. What a
+process had stored was lost in none of them. {kinds} kinds.
+
+| fault | tried | survived | the user sees |
+|---|---|---|---|
+{rows}
+"""
+
 os.environ["ULLAGE_STRICT"] = "1"
 for variable in ("ULLAGE_DIR", "ULLAGE_ENGINE", "ULLAGE_ENGINE_ID", "ULLAGE_DISABLE"):
     os.environ.pop(variable, None)
@@ -73,3 +86,40 @@ def prometheus():
     if not path.exists():
         missing(f"{path} is not there: see .tools/prometheus.log")
     return path
+
+
+@pytest.fixture
+def tried(request):
+    """Say how often a test tried its fault; once, unless it says so."""
+
+    def say(times):
+        request.node.user_properties.append(("tried", times))
+
+    return say
+
+
+def pytest_configure(config):
+    config.stash[FAULTS] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    marker = item.get_closest_marker("fault")
+    if marker is not None and call.when == "call" and not report.skipped:
+        faults = item.config.stash[FAULTS]
+        kind = marker.args[0]
+        times = dict(item.user_properties).get("tried", 1)
+        before = faults.get(kind, (0, 0, marker.kwargs["sees"]))
+        faults[kind] = (before[0] + times, before[1] + (times if report.passed else 0), before[2])
+    return report
+
+
+def pytest_sessionfinish(session):
+    faults = session.config.stash[FAULTS]
+    if len(faults) >= MIN_FAULTS and os.environ.get("ULLAGE_WRITE_RELIABILITY") == "1":
+        lines = [
+            f"| {kind} | {times:,} | {survived:,} | {sees} |"
+            for kind, (times, survived, sees) in sorted(faults.items())
+        ]
+        (ROOT / "docs/reliability.md").write_text(RELIABILITY.format(kinds=len(faults), rows="\n".join(lines)))

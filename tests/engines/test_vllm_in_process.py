@@ -101,6 +101,7 @@ def test_an_orderly_end_is_a_stop(watched):
     assert snapshot(watched).outcome() == "stopped"
 
 
+@pytest.mark.fault("a broken probe in a real vLLM", sees="the same tokens; probe_disabled")
 @pytest.mark.parametrize("probe", ["ullage.engines.vllm.scheduler:_observe", "ullage.engines.vllm.runner_v1:argument"])
 def test_a_probe_that_raises_changes_no_token_is_counted_and_switched_off(start_offline, plain_tokens, probe):
     engine = start_offline(256, in_process=True, ULLAGE_STRICT="0")

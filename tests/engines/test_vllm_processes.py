@@ -54,6 +54,7 @@ def test_the_tokens_are_the_same_and_a_healthy_run_raises_nothing_above_info(hea
     assert len(series) <= 250
 
 
+@pytest.mark.fault("SIGKILL of a vLLM worker in mid-generation", sees="process_died for the worker alone")
 def test_a_worker_killed_in_mid_generation_is_killed_and_its_siblings_are_consequences(healthy, watch):
     sidecar = watch(healthy)
     worker = next(p for p in sidecar.json("/v1/processes") if p["process"] == "vllm0/worker-tp0")

@@ -83,6 +83,7 @@ def test_what_it_is_and_what_its_processes_are_called(sidecar):
     }
 
 
+@pytest.mark.fault("SIGTERM of a vLLM server", sees="stopped, no warning")
 def test_sigterm_is_a_stop_of_all_and_no_warning(server, sidecar):
     assert set(sidecar.states().values()) == {"running"}
 

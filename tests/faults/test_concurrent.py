@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from harness import LONG, until
 
 from ullage.segment import reader
@@ -59,6 +60,7 @@ def check(snapshot):
             assert event.detail == (f"{number} " * 60)[:348].rstrip("\0")
 
 
+@pytest.mark.fault("reads while it is written", sees="whole numbers and events")
 def test_a_reader_never_sees_a_torn_number_or_a_half_written_event(program, segments):
     running = program(WRITER, SECONDS)
     assert running.line() == "ready"
@@ -80,7 +82,9 @@ def test_a_reader_never_sees_a_torn_number_or_a_half_written_event(program, segm
     print(f"{reads} reads, {events} events read, {half_written} caught half-written, {written} rounds written")
 
 
-def test_killed_at_any_moment_nothing_acknowledged_is_lost(program, segments):
+@pytest.mark.fault("SIGKILL at a random moment", sees="everything that was acknowledged")
+def test_killed_at_any_moment_nothing_acknowledged_is_lost(program, segments, tried):
+    tried(KILLS)
     acknowledge = """
 import ullage, sys
 rows = ullage.buffer("rows", capacity=1 << 40, unit="rows")

@@ -33,6 +33,7 @@ def run(directory, code=USE, *, before=()):
     return ran.stdout.strip(), ran.stderr.strip().splitlines()
 
 
+@pytest.mark.fault("a full tmpfs", sees="one log line")
 def test_a_full_file_system(tmp_path):
     script = (
         f'mount -t tmpfs -o size=256k tmpfs "{tmp_path}" && exec "$@" && umount "{tmp_path}"'
@@ -51,6 +52,7 @@ def test_a_full_file_system(tmp_path):
     assert "ULLAGE_DIR" in log[0]
 
 
+@pytest.mark.fault("a missing directory", sees="one log line")
 def test_a_missing_directory(tmp_path):
     out, log = run(tmp_path / "nowhere")
 
@@ -60,6 +62,7 @@ def test_a_missing_directory(tmp_path):
     assert "nowhere" in log[0]
 
 
+@pytest.mark.fault("a read-only directory", sees="one log line")
 def test_a_read_only_directory(tmp_path):
     tmp_path.chmod(0o555)
     before = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
@@ -83,6 +86,7 @@ def test_a_read_only_directory(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault("a file where the directory should be", sees="one log line")
 def test_a_directory_that_is_a_file(tmp_path):
     path = tmp_path / "file"
     path.touch()
@@ -93,6 +97,7 @@ def test_a_directory_that_is_a_file(tmp_path):
     assert len(log) == 1
 
 
+@pytest.mark.fault("a directory on a disk", sees="one log line, and everything")
 def test_a_directory_on_a_disk_works_and_is_named_once(tmp_path):
     out, log = run(tmp_path)
 
@@ -102,6 +107,7 @@ def test_a_directory_on_a_disk_works_and_is_named_once(tmp_path):
         assert "not tmpfs" in log[0] or "use a tmpfs" in log[0]
 
 
+@pytest.mark.fault("a host without descriptors", sees="one log line")
 @pytest.mark.parametrize("limit", [3, 4, 5, 6, 8])
 def test_no_descriptor_left(segments, limit):
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n" + USE

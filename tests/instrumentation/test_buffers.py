@@ -100,6 +100,7 @@ def test_marks_before_a_resize_are_kept(steps):
     assert seen.high_water_ratio == pytest.approx(ratio, abs=2e-6)
 
 
+@pytest.mark.fault("four threads on one buffer", sees="every update")
 @pytest.mark.parametrize("threads", [4])
 def test_no_update_is_lost_between_threads(program, segments, threads):
     running = program(
@@ -167,6 +168,7 @@ def test_a_closed_buffer_is_gone_and_its_record_is_used_again(program, segments)
     assert snapshot.process.dropped_buffers == 0
 
 
+@pytest.mark.fault("more than 512 buffers", sees="512 of them; how many were dropped")
 def test_buffers_that_do_not_fit_are_counted_and_harm_nobody(program, segments):
     running = program("""
         import ullage
@@ -186,6 +188,7 @@ def test_buffers_that_do_not_fit_are_counted_and_harm_nobody(program, segments):
     assert running.failure().count("records are taken") == 1
 
 
+@pytest.mark.fault("a storm of violations", sees="the exact count, a dozen events")
 def test_a_storm_of_violations_leaves_a_dozen_events_and_the_exact_count(program, segments):
     running = program("""
         import ullage
@@ -224,6 +227,7 @@ BAD = {
 }
 
 
+@pytest.mark.fault("wrong arguments", sees="one log line; ullage_hook_errors_total")
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_counted_and_logged_and_changes_nothing(program, segments, case):
     code, message = BAD[case]
@@ -287,6 +291,7 @@ def test_without_a_directory_nothing_is_recorded_and_nothing_is_said(program):
     assert err == ""
 
 
+@pytest.mark.fault("ULLAGE_DISABLE=1", sees="nothing")
 def test_disabled_by_the_environment_nothing_is_recorded(program, segments):
     program(USE, ULLAGE_DISABLE="1").finish()
 

@@ -47,6 +47,7 @@ def torch():
         missing("torch is not installed")
 
 
+@pytest.mark.fault("observe in a compiled function", sees="nothing: a no-op, no graph break")
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -70,6 +70,7 @@ def test_a_wrapped_function_keeps_name_signature_and_result(engine):
     )
 
 
+@pytest.mark.fault("an exception of the engine", sees="the same exception; an event")
 def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine):
     seen = []
     Hook("fake_engine", "Scheduler.schedule", failed=lambda error, *_: seen.append(error)).install(engine)
@@ -82,6 +83,7 @@ def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine):
     assert raised.value.__context__ is None
 
 
+@pytest.mark.fault("an error in a probe", sees="ullage_hook_errors_total")
 @pytest.mark.parametrize("where", ["before", "after", "failed"])
 def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine, lenient, where):
     hook = Hook("fake_engine", "Scheduler.schedule", **{where: boom})
@@ -96,6 +98,7 @@ def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine
     assert hook.probe._errors >= 1
 
 
+@pytest.mark.fault("ten errors in a probe", sees="probe_disabled")
 def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
     hook = Hook("fake_engine", "Scheduler.schedule", after=boom)
     hook.install(engine)
@@ -109,6 +112,7 @@ def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
     assert hook.probe.calls == _probe.MAX_ERRORS
 
 
+@pytest.mark.fault("a probe that costs too much", sees="probe_disabled")
 def test_a_probe_that_costs_too_much_switches_itself_off(engine, monkeypatch):
     clock = iter(range(0, 10**12, 60_000))  # each reading 60 us after the last
     monkeypatch.setattr(_probe, "_clock", lambda: next(clock))
@@ -149,6 +153,7 @@ def test_an_inherited_function_is_wrapped_where_it_is_defined_and_seen_once(engi
     assert "schedule" not in engine.Fast.__dict__
 
 
+@pytest.mark.fault("a function that is gone or changed", sees="probe status absent or changed, and why")
 @pytest.mark.parametrize(
     ("target", "parameters", "status", "detail"),
     [
@@ -169,6 +174,7 @@ def test_what_cannot_be_watched_is_left_alone_and_says_why(engine, target, param
     assert dict(vars(engine.Scheduler)) == before
 
 
+@pytest.mark.fault("two copies of the hook", sees="the first; the second is disabled")
 def test_installing_twice_wraps_once_and_another_copy_of_the_hook_keeps_off(engine):
     seen = []
     hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("first"))
@@ -224,6 +230,7 @@ def test_a_module_that_is_loaded_already_is_reported_at_once(package):
     assert seen == [module]
 
 
+@pytest.mark.fault("another import hook in front", sees="the probe, at the next check")
 def test_a_module_that_came_in_past_us_is_found_at_the_next_check(package):
     name, seen = package("past_us"), []
     watch = ImportWatch()
@@ -237,6 +244,7 @@ def test_a_module_that_came_in_past_us_is_found_at_the_next_check(package):
     assert seen == [module]
 
 
+@pytest.mark.fault("a half-initialised module", sees="the probe, when it is whole")
 def test_a_module_in_the_middle_of_its_import_is_reported_when_it_is_whole(package):
     name, seen = package("half_done", "import sys; sys.half_done_watch(); whole = True"), []
     watch = ImportWatch()
@@ -252,6 +260,7 @@ def test_a_module_in_the_middle_of_its_import_is_reported_when_it_is_whole(packa
     assert seen == [True]
 
 
+@pytest.mark.fault("an error at import", sees="the module")
 def test_an_error_of_ours_does_not_break_the_import(package, lenient):
     name = package("fine", "value = 1")
     ImportWatch().when_imported(name, boom)
@@ -259,6 +268,7 @@ def test_an_error_of_ours_does_not_break_the_import(package, lenient):
     assert importlib.import_module(name).value == 1
 
 
+@pytest.mark.fault("a module that fails to import", sees="its own exception")
 def test_a_module_that_fails_to_import_fails_as_it_would_and_can_be_tried_again(package):
     name, seen = package("fails", "raise ZeroDivisionError('its own')"), []
     ImportWatch().when_imported(name, seen.append)

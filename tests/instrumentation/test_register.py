@@ -46,6 +46,7 @@ def test_known_versions(version, known):
     assert supported(version) is known
 
 
+@pytest.mark.fault("an unknown version of vLLM", sees="one log line")
 @pytest.mark.parametrize("version", ["99.0", "", "dev"])
 def test_an_unknown_version_is_one_log_line_and_nothing_else(program, segments, version):
     running = program(
@@ -86,6 +87,7 @@ sys.modules[pool.__name__] = pool
 """
 
 
+@pytest.mark.fault("a vLLM with other classes", sees="probe status")
 def test_missing_classes_and_changed_signatures_are_statuses_not_errors(program, segments):
     out = program(
         FAKE.format(version="0.32.0", modules=CHANGED)
@@ -106,6 +108,7 @@ for probe in reader.read(session.open().path).probes:
     assert "GPUModelRunner.execute_model" not in probes
 
 
+@pytest.mark.fault("the model-inspection subprocess", sees="no segment")
 def test_in_the_model_inspection_subprocess_nothing_is_installed(program, segments, tmp_path):
     package = tmp_path / "vllm/model_executor/models"
     package.mkdir(parents=True)

@@ -71,6 +71,7 @@ def test_a_buffer_without_capacity_has_no_ratio(segment):
     assert buffer.high_water_ratio is None
 
 
+@pytest.mark.fault("records run out", sees="ullage_records_dropped_total")
 def test_records_run_out_and_come_back(segment):
     taken = [segment.allocate(BUFFERS) for _ in range(BUFFERS.records)]
 
@@ -164,6 +165,7 @@ def test_a_claim_reads_back_with_its_inputs(segment):
     assert claim.violations == 4
 
 
+@pytest.mark.fault("a record caught half-written", sees="the others; ullage_segment_read_errors_total")
 def test_a_record_caught_half_written_is_skipped_and_counted(segment):
     write_buffer(segment, "whole")
     index = write_buffer(segment, "torn")
@@ -176,6 +178,7 @@ def test_a_record_caught_half_written_is_skipped_and_counted(segment):
     assert snapshot.half_written == 1
 
 
+@pytest.mark.fault("a death in the middle of a resize", sees="the last words, one by one")
 def test_words_of_two_epochs_are_read_all_the_same_if_the_writer_died_between(segment):
     index = write_buffer(segment, USED=5)
     segment.words(BUFFERS, index)[B.EPOCH_CHECK] = 1  # a resize begins with this, and ends with EPOCH
@@ -185,6 +188,7 @@ def test_words_of_two_epochs_are_read_all_the_same_if_the_writer_died_between(se
     assert buffer.used == 5
 
 
+@pytest.mark.fault("a damaged descriptor", sees="the other records")
 @pytest.mark.parametrize("byte", range(BUFFERS.sealed_at, BUFFERS.sealed_at + 16 + BUFFERS.sealed_bytes, 7))
 def test_a_damaged_descriptor_is_never_believed(segment, byte):
     index = write_buffer(segment)
@@ -242,6 +246,7 @@ def grown(by):
     return tuple(regions)
 
 
+@pytest.mark.fault("a file of an older or newer minor version", sees="what both know")
 @pytest.mark.parametrize("by", [64, -8])
 def test_a_file_of_another_minor_version_is_read_as_far_as_it_is_known(segment, segments, by):
     write_buffer(segment, "kept", USED=7, N50=2)
@@ -254,6 +259,7 @@ def test_a_file_of_another_minor_version_is_read_as_far_as_it_is_known(segment, 
     assert buffer.occupancy[0] == 2
 
 
+@pytest.mark.fault("a file of another major version", sees="segment_unreadable, with both versions")
 def test_a_file_of_another_major_version_is_named_as_such(segment, segments):
     path = rewritten(segment, segments, major=2)
 
@@ -263,6 +269,7 @@ def test_a_file_of_another_major_version_is_named_as_such(segment, segments):
     assert error.value.reason == "version"
 
 
+@pytest.mark.fault("an enumeration of a newer writer", sees="unknown")
 def test_an_unknown_enum_value_reads_as_unknown(segment):
     index = segment.allocate(BUFFERS)
     segment.seal(BUFFERS, index, BufferPayload(0, 1, 250, 251, 0, b"rows", b"", b"new").pack())
@@ -280,6 +287,7 @@ def test_an_unknown_enum_value_reads_as_unknown(segment):
 # -- files that are no segments -----------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("a file that is no segment, or empty", sees="segment_unreadable, with the reason")
 @pytest.mark.parametrize(
     ("reason", "content"),
     [
@@ -300,6 +308,7 @@ def test_what_is_no_segment_is_refused_with_a_reason(segments, reason, content):
     assert error.value.reason == reason
 
 
+@pytest.mark.fault("a symlink, FIFO or directory of that name", sees="segment_unreadable")
 @pytest.mark.parametrize("make", ["symlink", "fifo", "directory"])
 def test_only_regular_files_are_read(segments, make):
     path = segments / f"odd{layout.SUFFIX}"
@@ -335,12 +344,14 @@ def test_a_segment_is_alive_as_long_as_its_lock_is_held(segment):
     assert reader.read(segment.path).alive
 
 
+@pytest.mark.fault("the host opens and closes the file", sees="running")
 def test_opening_and_closing_the_file_elsewhere_in_the_process_does_not_lose_the_lock(segment):
     segment.path.read_bytes()
 
     assert reader.read(segment.path).alive
 
 
+@pytest.mark.fault("umask 077", sees="its segment")
 def test_a_segment_is_readable_by_others_whatever_the_umask(segments):
     before = os.umask(0o077)
     try:

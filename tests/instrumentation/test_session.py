@@ -57,6 +57,7 @@ def test_using_it_loads_the_standard_library_only(program):
 # -- fork ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("a fork with bound handles", sees="both processes, apart")
 def test_parent_and_child_count_apart_with_handles_bound_before_the_fork(program, segments):
     running = program(
         HEAD
@@ -87,6 +88,7 @@ os.kill(child, signal.SIGKILL)
     assert len({identity["engine_id"] for identity in identities}) == 1
 
 
+@pytest.mark.fault("a child that holds the files of its dead parent", sees="killed")
 def test_the_parents_death_is_seen_though_its_child_lives(program, segments):
     running = program(
         HEAD
@@ -110,6 +112,7 @@ signal.pause()
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.fault("fork and exec", sees="no stray segment")
 def test_a_child_that_only_executes_another_program_leaves_nothing(program, segments):
     program(
         HEAD
@@ -131,6 +134,7 @@ os.waitpid(child, 0)
     assert len(everything(segments)) == 1
 
 
+@pytest.mark.fault("forks while threads observe", sees="every update")
 def test_forks_in_the_middle_of_use_by_threads_lose_nothing(program, segments):
     out = program(
         HEAD
@@ -188,6 +192,7 @@ ENDS = {
 }
 
 
+@pytest.mark.fault("each way to end a process", sees="stopped, crashed or killed; the last values")
 @pytest.mark.parametrize("end", ENDS)
 def test_how_a_process_ended_is_read_from_its_segment(program, segments, end):
     code, outcome = ENDS[end]
@@ -200,6 +205,7 @@ def test_how_a_process_ended_is_read_from_its_segment(program, segments, end):
     assert snapshot.buffers[0].high_water == 97  # nothing is lost that was stored
 
 
+@pytest.mark.fault("each way to end a multiprocessing child", sees="stopped or crashed")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize(("code", "outcome"), [("pass", "stopped"), ("raise RuntimeError('no')", "crashed")])
 def test_a_child_of_multiprocessing_says_how_it_ended(program, segments, tmp_path, method, code, outcome):
@@ -280,6 +286,7 @@ subprocess.run([sys.executable, "-c", "import ullage; ullage.buffer('b', capacit
 # -- switches and sweeping ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("a file named disable", sees="disabled, the values up to then")
 def test_a_file_named_disable_switches_everything_off_at_the_next_check(program, segments):
     running = program(
         HEAD
@@ -314,6 +321,7 @@ def test_dead_files_are_swept_but_the_first_crash_and_the_newest_two_stay(progra
     assert [snapshot.outcome() for snapshot in kept] == ["crashed", "stopped", "stopped", "stopped"]
 
 
+@pytest.mark.fault("a second hook sweeps", sees="the living, and what is not ours")
 def test_sweeping_leaves_the_living_and_strangers_alone(program, segments):
     running = program(HEAD + "print(1, flush=True); input()")
     running.line()

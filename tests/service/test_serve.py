@@ -251,6 +251,7 @@ def test_metrics_are_compressed_where_asked(told, sidecar):
         assert response.headers["content-encoding"] is None
 
 
+@pytest.mark.fault("a sidecar without any hook", sees="no hook found; then the hook")
 def test_it_serves_without_any_hook_and_sees_one_that_comes_later(told, sidecar):
     watching = sidecar()
     assert watching.json("/v1/processes") == []
@@ -261,6 +262,7 @@ def test_it_serves_without_any_hook_and_sees_one_that_comes_later(told, sidecar)
     assert watching.states() == {"app0/main": "running"}
 
 
+@pytest.mark.fault("a bad file among good ones", sees="the good ones; segment_unreadable")
 def test_one_bad_file_harms_neither_the_others_nor_the_scrape(told, sidecar, segments):
     told()
     (segments / "bad.ullage").write_bytes(b"nonsense, but long enough to look at, whatever it may be")
@@ -272,6 +274,7 @@ def test_one_bad_file_harms_neither_the_others_nor_the_scrape(told, sidecar, seg
     assert ("", "segment_unreadable") in watching.warnings()
 
 
+@pytest.mark.fault("bad settings at start", sees="an error line; defaults")
 def test_bad_settings_are_reported_and_the_others_are_served(told, sidecar):
     told()
     watching = sidecar(ULLAGE_WARNING_RATIO="150", ULLAGE_CLEAR_HOLD="soon")
@@ -391,6 +394,7 @@ def test_claims_of_one_engine_are_joined_across_its_processes(program, sidecar):
     assert process.startswith("vllm0/main")
 
 
+@pytest.mark.fault("bad settings on SIGHUP", sees="ullage_config_last_reload_successful 0")
 def test_settings_are_reloaded_on_sighup_and_bad_ones_change_nothing(told, segments, tmp_path):
     told()
     config = tmp_path / "ullage.yaml"

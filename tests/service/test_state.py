@@ -98,6 +98,7 @@ def test_stalled_is_no_step_although_requests_run(words, condition):
     assert shown(state) == {"vllm0/core": condition}
 
 
+@pytest.mark.fault("a lock that is lost", sees="running, with lock_lost")
 def test_a_process_that_goes_on_without_its_lock_lives():
     world = World()
     world.look(snapshot(steps=1))
@@ -147,6 +148,7 @@ def test_a_dead_process_is_shown_for_a_day():
     assert shown(world.look(dead, after=2)) == {}
 
 
+@pytest.mark.fault("files of the dead are swept", sees="their violations in the counters")
 def test_violations_of_dead_incarnations_stay_in_the_totals_even_when_their_files_are_gone():
     world = World()
     first = snapshot("first", alive=False, buffers=[buffer(beyond=3, grows=1)])
@@ -162,6 +164,7 @@ def test_violations_of_dead_incarnations_stay_in_the_totals_even_when_their_file
     assert swept[Tally("rows", "exhaustions")] == 1
 
 
+@pytest.mark.fault("a file that cannot be read for a while", sees="each violation once")
 def test_a_file_that_cannot_be_read_for_a_while_is_not_counted_twice():
     world = World()
     one = snapshot("abc", buffers=[buffer(beyond=3)])
@@ -186,6 +189,7 @@ def test_each_bad_file_is_counted_once_and_half_written_records_when_they_are_ca
     assert state.read_errors == {"magic": 1, "half_written": 4}
 
 
+@pytest.mark.fault("a wall clock that jumps", sees="no warning")
 def test_a_clock_that_jumps_makes_nobody_stall():
     world = World(stall_after=30)
     world.look(snapshot(running=3, steps=0))  # a first look has nothing but the date

@@ -5,6 +5,7 @@ Reads with ``pread`` only: a file that shrinks or vanishes is a short read, neve
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
 _FLOCK = struct.Struct("hhqqi4x")
 _RETRIES = 3
+_OPEN_ERRORS = {
+    errno.EACCES: "permission",
+    errno.EPERM: "permission",
+    errno.ELOOP: "not_regular",  # a symbolic link
+    errno.ENXIO: "not_regular",  # a socket
+}
 
 
 class UnreadableError(Exception):
@@ -61,8 +68,7 @@ def read(path: Path, *, events: bool = True) -> Snapshot:
     except FileNotFoundError:
         raise
     except OSError as error:
-        reason = "permission" if isinstance(error, PermissionError) else "not_regular"
-        raise UnreadableError(reason, f"{path}: {error.strerror}") from error
+        raise UnreadableError(_OPEN_ERRORS.get(error.errno or 0, "io"), f"{path}: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise UnreadableError("not_regular", f"{path}: not a regular file")
