@@ -17,11 +17,11 @@ FAULTS = pytest.StashKey()
 RELIABILITY = """# Reliability
 
 What the hook, the segment and the sidecar survive. Written by the test run (`make reliability`), never by hand: a line
-for each kind of fault, how often it was tried, how often host and data survived it, and what the user sees. What a
-process had stored was lost in none of them. {kinds} kinds.
+for each kind of fault, how often it was tried, how often host and data survived it, how often something that was stored
+was lost, and what the user sees. {kinds} kinds.
 
-| fault | tried | survived | the user sees |
-|---|---|---|---|
+| fault | tried | survived | lost | the user sees |
+|---|---|---|---|---|
 {rows}
 """
 
@@ -119,7 +119,7 @@ def pytest_sessionfinish(session):
     faults = session.config.stash[FAULTS]
     if len(faults) >= MIN_FAULTS and os.environ.get("ULLAGE_WRITE_RELIABILITY") == "1":
         lines = [
-            f"| {kind} | {times:,} | {survived:,} | {sees} |"
+            f"| {kind} | {times:,} | {survived:,} | {times - survived:,} | {sees} |"
             for kind, (times, survived, sees) in sorted(faults.items())
         ]
         (ROOT / "docs/reliability.md").write_text(RELIABILITY.format(kinds=len(faults), rows="\n".join(lines)))
