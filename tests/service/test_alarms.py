@@ -235,3 +235,20 @@ def test_our_own_troubles_are_warnings(world):
         ("", "probe_disabled"): "warning",
         ("", "segment_unreadable"): "warning",
     }
+
+
+def test_an_idle_hour_raises_nothing():
+    world = Alarmed()
+    blocks = buffer("kv_blocks", kind=Kind.MANAGED, used=0, high_water=100, exhaustions=3, deferrals=90)
+    for _ in range(60):
+        assert world.tick(snapshot(running=0, steps=9, buffers=[blocks]), after=60) == {}
+
+
+def test_a_rollout_and_a_scale_down_raise_nothing(world):
+    old = snapshot("old", steps=9)
+    world.tick(old)
+    stopped = snapshot("old", steps=9, alive=False, stop_ns=world.now_ns)
+    assert world.tick(stopped) == {}
+    new = snapshot("new", started_ns=world.now_ns)
+    assert world.tick(stopped, new) == {}
+    assert world.tick(stopped, snapshot("new", alive=False, started_ns=new.process.started_ns, stop_ns=1)) == {}
