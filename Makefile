@@ -37,6 +37,7 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/observe.py --multiprocess
 	$(BIN)/python tests/bench/scrape.py
 	$(BIN)/python tests/bench/rest.py
+	$(BIN)/python tests/bench/step.py
 
 clean: ## Remove what setup installed
 	rm -rf .venv .tools
