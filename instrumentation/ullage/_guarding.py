@@ -56,8 +56,12 @@ class Indexer:
         if max_capacity is not None:
             capacity = min(capacity, max_capacity)
         self._rows = Rows(capacity, tuple(row_shape), dtype, where)
-        self._counters = on_device.Counters(self._rows.rows.device)
+        self._device = self._rows.rows.device
+        self._host_sees = self._device.type == "cpu"
+        self._counters = on_device.Counters(self._device)
+        self._extent = _indices.Extent()
         self._peak = 0
+        self._wanted = 0
         self._handle = buffer(
             name,
             capacity=capacity,
@@ -107,11 +111,14 @@ class Indexer:
             MemoryError: A growing indexer could not grow; nothing was written, and all rows are as they were.
             TypeError, ValueError: An argument does not fit; nothing was written.
         """
-        _indices.check_indices(self.name, idx, self.rows.device)
-        _indices.check_values(self.name, idx, values, self.rows)
+        if bound is None and not torch.compiler.is_compiling() and self._write_at_once(idx, values):
+            return
+        _indices.check_indices(self.name, idx, self._device)
+        _indices.check_values(self.name, idx, values, self._rows.rows)
         if idx.ndim == 0:
-            idx, values = idx.reshape(1), values.unsqueeze(0)
-        if torch.compiler.is_compiling() or on_device.capturing(self.rows.device):
+            values = values.unsqueeze(0)
+        idx = idx.reshape(-1).long()
+        if torch.compiler.is_compiling() or on_device.capturing(self._device):
             self._rows.put(self._guard(idx, write=True), values)
         elif idx.numel():
             self._catch_up()
@@ -119,7 +126,7 @@ class Indexer:
             if used is None:
                 self._rows.put(self._guard(idx, write=True), values)
             else:
-                self._rows.put(idx.long(), values)
+                self._rows.put(idx, values)
                 self._wrote(idx.numel(), used)
 
     def read(
@@ -139,13 +146,13 @@ class Indexer:
             BoundsViolation: An index that the host knows is outside; nothing was read.
             TypeError, ValueError: An argument does not fit.
         """
-        _indices.check_indices(self.name, idx, self.rows.device)
-        flat = idx.reshape(-1)
-        blind = torch.compiler.is_compiling() or on_device.capturing(self.rows.device)
+        _indices.check_indices(self.name, idx, self._device)
+        flat = idx.reshape(-1).long()
+        blind = torch.compiler.is_compiling() or on_device.capturing(self._device)
         if blind or (flat.numel() and self._admit(flat, host_idx, bound, write=False) is None):
             taken = self._rows.take(self._guard(flat, write=False))
         else:
-            taken = self._rows.take(flat.long())
+            taken = self._rows.take(flat)
             self._handle.checked(flat.numel())
         return taken if idx.ndim else taken[0]
 
@@ -162,6 +169,27 @@ class Indexer:
         on_device.not_at_ticks(self)
         self._handle.close()
 
+    def _write_at_once(self, idx: torch.Tensor, values: torch.Tensor) -> bool:
+        """Write the usual batch on the host, as fast as can be; False if it is not one, and nothing was written.
+
+        After a large copy the caches are cold, and each look at an argument costs microseconds. So dtypes, shapes and
+        devices are left to ``index_copy_``, which refuses before it writes; who then is at fault is found out later.
+        """
+        rows = self._rows
+        if not (self._host_sees and rows.direct) or self._wanted > rows.capacity:
+            return False
+        try:
+            if values.requires_grad:
+                return False
+            low, top = self._extent.of(idx)
+            if low < 0 or top >= rows.capacity:
+                return False
+            rows.storage.index_copy_(0, idx, values)
+        except Exception:
+            return False
+        self._wrote(idx.numel(), top + 1)
+        return True
+
     # -- what the host knows -----------------------------------------------------------------------------------
 
     def _admit(
@@ -174,12 +202,12 @@ class Indexer:
             if used > self.capacity and not (write and self._room_for(used)):
                 self._refuse(used - 1, None, 1, idx.numel(), write=write)
         host = idx
-        if idx.device.type != "cpu":
+        if not self._host_sees:
             if host_idx is None:
                 return used
             host = _indices.mirror(self.name, host_idx, idx.numel())
-        top = _indices.largest(host)
-        if top >= self.capacity and not (write and top < _indices.NEGATIVE and self._room_for(top + 1)):
+        low, top = self._extent.of(host)
+        if (low < 0 or top >= self.capacity) and not (write and low >= 0 and self._room_for(top + 1)):
             self._refuse(*_indices.farthest(host, self.capacity), idx.numel(), write=write)
         return top + 1
 
@@ -208,7 +236,8 @@ class Indexer:
         return f"raise {self._planned_as} to at least {needed}"
 
     def _wrote(self, count: int, used: int) -> None:
-        self._peak = max(self._peak, used)
+        if used > self._peak:  # noqa: PLR1730  a call costs more
+            self._peak = used
         self._handle.checked(count - 1)  # the observation is the check of the largest one
         self._handle.observe(used)
 
@@ -230,6 +259,8 @@ class Indexer:
         if harvest.violations:
             beyond = harvest.high - self.capacity + 1
             self._handle.violated(harvest.low if -harvest.low > max(beyond, 0) else harvest.high, harvest.violations)
+            self._wanted = harvest.high + 1
 
     def _catch_up(self) -> None:
-        """Make room for what the device could not write, where that is allowed."""
+        """Make room for what the device asked for, where that is allowed."""
+        self._wanted = 0

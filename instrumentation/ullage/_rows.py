@@ -15,27 +15,29 @@ class Rows:
         capacity: How many rows there are, without spill and zero row.
         storage: (capacity + 2, *row_shape). For fp8, which index operations reject, its bytes.
         rows: (capacity, *row_shape), a view of the storage in the dtype asked for.
+        direct: The storage is in the dtype asked for.
     """
 
     def __init__(self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self.capacity = capacity
-        self._as_bytes = dtype.is_floating_point and dtype.itemsize == 1
+        self.direct = not (dtype.is_floating_point and dtype.itemsize == 1)
         # A tensor made in inference mode could not be written outside of it.
         with torch.inference_mode(mode=False):
             self.storage = torch.zeros(
-                (capacity + SPARE, *row_shape), dtype=torch.uint8 if self._as_bytes else dtype, device=device
+                (capacity + SPARE, *row_shape), dtype=dtype if self.direct else torch.uint8, device=device
             )
             self.rows = self.storage[:capacity].view(dtype)
 
     def put(self, idx: torch.Tensor, values: torch.Tensor) -> None:
         """Write ``values[n]`` to row ``idx[n]``. No gradient flows into the rows."""
-        values = values.detach()
-        self.storage.index_copy_(0, idx, values.view(torch.uint8) if self._as_bytes else values)
+        if values.requires_grad:
+            values = values.detach()
+        self.storage.index_copy_(0, idx, values if self.direct else values.view(torch.uint8))
 
     def take(self, idx: torch.Tensor) -> torch.Tensor:
         """Return a copy of the rows ``idx``."""
         taken = self.storage.index_select(0, idx)
-        return taken.view(self.rows.dtype) if self._as_bytes else taken
+        return taken if self.direct else taken.view(self.rows.dtype)
 
     def grown(self, capacity: int) -> Rows:
         """Return ``capacity`` rows, at least as many as here, that begin with a copy of these."""

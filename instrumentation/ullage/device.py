@@ -107,7 +107,7 @@ class Counters:
 
 def capturing(device: torch.device) -> bool:
     """Tell whether a CUDA graph is being captured on the current stream of ``device``."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 def inside(idx: torch.Tensor, table: torch.Tensor, capacity: int, write: bool, number: int) -> torch.Tensor:  # noqa: FBT001  an operator takes what its schema says

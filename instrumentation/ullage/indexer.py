@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ullage import device as on_device
     from ullage._rows import Rows
 
 __all__ = ["GrowingIndexer", "GuardedIndexer", "check_invariants"]
@@ -98,7 +97,6 @@ class GrowingIndexer(Indexer):
             raise ValueError(f"{name}: max_capacity is {max_capacity}, less than base_capacity {base_capacity} or 1")
         super().__init__(name, base_capacity, row_shape, dtype, device, margin=margin, max_capacity=max_capacity)
         self._locked = False
-        self._wanted = 0
         self._resizes = 0
         self._retired: list[Rows] = []
 
@@ -113,7 +111,7 @@ class GrowingIndexer(Indexer):
 
     def is_current(self, tensor: torch.Tensor) -> bool:
         """Tell whether ``tensor`` is a view of the present storage; one that was taken before a growth is not."""
-        return tensor.untyped_storage().data_ptr() == self._rows.storage.untyped_storage().data_ptr()
+        return bool(tensor.untyped_storage().data_ptr() == self._rows.storage.untyped_storage().data_ptr())
 
     def _room_for(self, rows: int) -> bool:
         if self._locked or (self.max_capacity is not None and rows > self.max_capacity):
@@ -150,11 +148,6 @@ class GrowingIndexer(Indexer):
         if self.max_capacity is not None and needed > self.max_capacity:
             return f"raise max_capacity to at least {needed}"
         return "a read does not grow it"
-
-    def _take(self, harvest: on_device.Harvest | None) -> None:
-        super()._take(harvest)
-        if harvest is not None and harvest.violations:
-            self._wanted = harvest.high + 1
 
     def _catch_up(self) -> None:
         wanted, self._wanted = self._wanted, 0
