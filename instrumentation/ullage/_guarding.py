@@ -208,7 +208,7 @@ class Indexer:
             host = _indices.mirror(self.name, host_idx, idx.numel())
         low, top = self._extent.of(host)
         if (low < 0 or top >= self.capacity) and not (write and low >= 0 and self._room_for(top + 1)):
-            self._refuse(*_indices.farthest(host, self.capacity), idx.numel(), write=write)
+            self._refuse(*_indices.worst(host, self.capacity), idx.numel(), write=write)
         return top + 1
 
     def _room_for(self, rows: int) -> bool:  # noqa: ARG002  for the one that grows
@@ -219,7 +219,7 @@ class Indexer:
         self._handle.checked(total)
         self._handle.violated(index, count)
         where = "promised by bound" if position is None else f"at position {position} of {total}"
-        others = f" ({count} indices are outside, this one the farthest)" if count > 1 else ""
+        others = f" ({count} indices are outside, this one the worst)" if count > 1 else ""
         advice = "no capacity makes room for a negative index" if index < 0 else self._advice(index + 1)
         raise BoundsViolation(
             f"{self.name}: index {index} {where} is outside [0, {self.capacity}){others}; nothing was "

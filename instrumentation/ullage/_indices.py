@@ -21,7 +21,8 @@ class Extent:
     def __init__(self) -> None:
         memory = bytearray(16)
         self._values = memoryview(memory).cast("q")
-        self._out = tuple(torch.frombuffer(memory, dtype=torch.int64))
+        with torch.inference_mode(mode=False):
+            self._out = tuple(torch.frombuffer(memory, dtype=torch.int64))
 
     def of(self, idx: torch.Tensor) -> tuple[int, int]:
         """Return both, of int64 on the host.
@@ -33,17 +34,18 @@ class Extent:
         return self._values[0], self._values[1]
 
 
-def farthest(idx: torch.Tensor, capacity: int) -> tuple[int, int, int]:
+def worst(idx: torch.Tensor, capacity: int) -> tuple[int, int, int]:
     """Find what is outside [0, capacity); something is.
 
     Returns:
-        The index that is farthest outside, its position in the batch, and how many are outside.
+        The smallest index if it is negative (no capacity makes room for it), else the largest; its position in the
+        batch; how many are outside.
     """
-    positions = ((idx < 0) | (idx >= capacity)).nonzero().flatten().tolist()
-    indices = idx[positions].tolist()
-    distances = [max(index - capacity + 1, -index) for index in indices]
-    worst = distances.index(max(distances))
-    return indices[worst], positions[worst], len(positions)
+    outside = ((idx < 0) | (idx >= capacity)).sum()
+    position = int(idx.argmin())
+    if idx[position] >= 0:
+        position = int(idx.argmax())
+    return int(idx[position]), position, int(outside)
 
 
 def check_indices(name: str, idx: torch.Tensor, device: torch.device) -> None:
