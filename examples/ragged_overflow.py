@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORST_CASE, NEIGHBOUR, WIDTH = 32, 8, 16  # 8 requests of 4 tokens; somebody took the average for the worst case
-ROWS = ("draft_rows", WORST_CASE, (WIDTH,), torch.float32, "cpu")
+ROWS = (WORST_CASE, (WIDTH,), torch.float32, "cpu")
 
 
 def batches() -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
@@ -41,14 +41,14 @@ def main() -> None:
         if changed := int((neighbour != 7).any(dim=1).sum()):
             print(f"plain: batch {number} changed {changed} rows of its neighbour, and nobody noticed")
 
-    guarded = GuardedIndexer(*ROWS)
+    guarded = GuardedIndexer("draft_rows", *ROWS)
     for number, idx, values in batches():
         try:
             guarded.write(idx, values)
         except ullage.BoundsViolation as error:
             print(f"guarded: batch {number} was refused: {error}")
 
-    growing = GrowingIndexer(*ROWS)
+    growing = GrowingIndexer("growing_draft_rows", *ROWS)
     for _, idx, values in batches():
         growing.write(idx, values)
         check_invariants(growing, idx, values)

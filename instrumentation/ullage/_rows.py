@@ -8,6 +8,17 @@ SPARE = 2
 """Rows behind the capacity: ``storage[capacity]`` is the spill row, ``storage[capacity + 1]`` the zero row."""
 
 
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return zeros that can be written in every mode of torch, and in CUDA graphs that a compiler makes."""
+    with torch.inference_mode(mode=False):  # what is made inside could not be written outside
+        made = torch.zeros(shape, dtype=dtype, device=device)
+    if device.type == "cuda":
+        from torch._dynamo import mark_static_address  # noqa: PLC0415  takes seconds, and only CUDA needs it
+
+        mark_static_address(made, guard=True)
+    return made
+
+
 class Rows:
     """``capacity`` rows of zeros, allocated once. Indices must be int64 and inside the storage: nothing is checked.
 
@@ -21,11 +32,8 @@ class Rows:
     def __init__(self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self.capacity = capacity
         self.direct = not (dtype.is_floating_point and dtype.itemsize == 1)
-        # A tensor made in inference mode could not be written outside of it.
+        self.storage = zeros((capacity + SPARE, *row_shape), dtype if self.direct else torch.uint8, device)
         with torch.inference_mode(mode=False):
-            self.storage = torch.zeros(
-                (capacity + SPARE, *row_shape), dtype=dtype if self.direct else torch.uint8, device=device
-            )
             self.rows = self.storage[:capacity].view(dtype)
 
     def put(self, idx: torch.Tensor, values: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakSet, WeakValueDictionary
 import torch
 
 from ullage import safety
+from ullage._rows import zeros
 from ullage.session import session
 
 STREAMS = 64
@@ -54,8 +55,8 @@ class Counters:
         self._touched = False
         self._copied: torch.cuda.Event | None = None
         self._seen = (0, 0, 0)
+        self.table = zeros((STREAMS if device.type == "cuda" else 1, 6), torch.int64, device)
         with torch.inference_mode(mode=False):
-            self.table = torch.zeros((STREAMS if device.type == "cuda" else 1, 6), dtype=torch.int64, device=device)
             self.table[:, _HIGH:] = -1
             if device.type == "cuda":
                 self._pinned = torch.empty(self.table.shape, dtype=torch.int64, pin_memory=True)
@@ -147,8 +148,6 @@ guard = torch.library.custom_op(
     mutates_args=("table",),
     schema="(Tensor idx, Tensor(a!) table, int capacity, bool write, int number) -> Tensor",
 )
-
-
 guard.register_fake(lambda idx, *_: torch.empty_like(idx, dtype=torch.int64))
 
 

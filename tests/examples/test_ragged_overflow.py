@@ -1,4 +1,4 @@
-"""The example of the indexers: a plain buffer corrupts or crashes, a guarded one names the write, a growing one fits."""
+"""A plain buffer corrupts its neighbour or crashes, a guarded one names the write, a growing one fits."""
 
 from __future__ import annotations
 

@@ -171,7 +171,9 @@ def test_it_is_traced_without_a_break_and_guards_and_counts_there(backend, kind)
             values.requires_grad_()
         read = step(idx, values)
         check_invariants(rows, idx[[0, 3]], values[[0, 3]], before)
-        assert torch.equal(read.float(), torch.where(torch.tensor([[True], [False], [False], [True]]), values.float(), 0))
+        assert torch.equal(
+            read.float(), torch.where(torch.tensor([[True], [False], [False], [True]]), values.float(), 0)
+        )
 
     rows.harvest()
     assert (counts().bounds_checks, counts().out_of_bounds) == (24, 12)
