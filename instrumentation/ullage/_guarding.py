@@ -86,7 +86,7 @@ class Indexer:
 
     @property
     def peak(self) -> int:
-        """The largest index ever written + 1; of device indices, as far as they were harvested."""
+        """The largest index ever written + 1, or the bound it was promised; on the device, as far as harvested."""
         return self._peak
 
     def write(
@@ -103,7 +103,8 @@ class Indexer:
         Args:
             idx: (n,) int32 or int64 on the device of the rows; without a dimension, one row.
             values: (*idx.shape, *row_shape) in the dtype of the rows. No gradient flows into the rows.
-            host_idx: The same indices on the host: a CPU tensor, a NumPy array or a list.
+            host_idx: The same indices on the host: a CPU tensor, a NumPy array or a list. Not looked at if ``idx`` is
+                on the host itself.
             bound: The largest index + 1, or more.
 
         Raises:

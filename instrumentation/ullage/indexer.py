@@ -7,7 +7,7 @@
 An index outside [0, capacity), also a negative one, is a violation. What the host knows (indices on the host, a host
 mirror ``host_idx`` or an upper ``bound``) is checked before anything is launched, without waiting for the device; a
 mirror and a bound are taken at their word. In a compiled function and during the capture of a CUDA graph only the
-device can check, whatever the host knows. An indexer has one writer at a time.
+device can check, whatever the host knows. One thread at a time uses an indexer.
 """
 
 from __future__ import annotations

@@ -112,6 +112,19 @@ def test_the_next_write_grows_to_what_was_harvested():
 
     assert (rows.capacity, rows.resizes) == (48, 1)
     assert torch.equal(rows.read(torch.tensor([40, 0, 11])), values[[0, 0, 11]])
+    assert not rows.rows[12:40].any()  # what was swallowed does not come back
+
+
+@pytest.mark.parametrize(("captured", "kept"), [(True, True), (False, False)])
+def test_storage_that_a_captured_graph_writes_to_stays(captured, kept):
+    rows = growing()
+    rows._counters.captured = captured  # there is no graph on a CPU
+    old = weakref.ref(rows.rows.untyped_storage())
+
+    rows.write(torch.tensor([20]), some(1), host_idx=[20])
+
+    assert rows.resizes == 1
+    assert (old() is not None) is kept
 
 
 @pytest.mark.parametrize(("options", "lock", "capacity"), [({}, True, 12), ({"max_capacity": 30}, False, 30)])

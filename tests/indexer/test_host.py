@@ -301,13 +301,13 @@ def test_it_doubles_until_the_largest_index_fits_and_keeps_its_rows():
     old = rows.rows
     assert (rows.resizes, rows.is_current(old)) == (0, True)
 
-    rows.write(torch.tensor([12]), some(1))
-    assert rows.capacity == 24
+    rows.write(torch.tensor([23, 12]), some(2))
+    assert (rows.capacity, rows.resizes) == (24, 1)
     rows.write(torch.tensor([96, 0]), torch.stack((values[1], values[0])))
 
     assert (rows.capacity, rows.resizes, rows.peak) == (192, 2, 97)
     assert torch.equal(rows.rows[:12], values)
-    assert not rows.rows[13:96].any()
+    assert not rows.rows[24:96].any()
     assert (rows.is_current(old), rows.is_current(rows.rows[3:5])) == (False, True)
     assert (counts().grows, counts().capacity, counts().high_water, counts().out_of_bounds) == (2, 192, 97, 0)
 

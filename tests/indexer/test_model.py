@@ -106,9 +106,9 @@ class Indexer(RuleBasedStateMachine):
         with pytest.raises(ValueError, match="values have shape"):
             self.rows.write(torch.tensor([0, 1]), torch.ones(shape).to(self.dtype))
 
-    @rule()
-    def lock(self):
-        if self.grows:
+    @rule(late=st.integers(0, 5))
+    def lock(self, late):
+        if self.grows and not late:
             self.rows.lock()
             self.locked = True
 
