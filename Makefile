@@ -32,6 +32,7 @@ types: .venv/.ready ## Check types
 bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/observe.py
 	$(BIN)/python tests/bench/observe.py --multiprocess
+	$(BIN)/python tests/bench/indexer.py
 
 clean: ## Remove what setup installed
 	rm -rf .venv .tools

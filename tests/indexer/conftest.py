@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
-if os.environ.get("CI") != "true":
-    pytest.importorskip("torch")
-import torch
-
-torch.set_num_threads(1)
+try:
+    import torch
+except ImportError:
+    if os.environ.get("CI") == "true":
+        raise
+    collect_ignore_glob = ["test_*.py"]
+else:
+    torch.set_num_threads(1)
