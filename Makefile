@@ -38,6 +38,7 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/scrape.py
 	$(BIN)/python tests/bench/rest.py
 	$(BIN)/python tests/bench/step.py
+	$(BIN)/python tests/bench/indexer.py
 
 clean: ## Remove what setup installed
 	rm -rf .venv .tools
