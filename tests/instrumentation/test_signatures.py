@@ -9,8 +9,7 @@ from ullage.segment import reader
 
 KNOWN = [
     (
-        "The expanded size of the tensor (3125) must match the existing size (3126) at non-singleton dimension 1."
-        "  Target sizes: [8, 3125].  Tensor sizes: [8, 3126]",
+        "The expanded size of the tensor (3125) must match the existing size (3126) at non-singleton dimension 1.",
         "expanded_size",
         (3125, 3126),
     ),
@@ -23,8 +22,7 @@ KNOWN = [
     ("scheduler_metadata dimension 0 must have size 5, got 9", "dimension_size", (0, 5, 9)),
     ("seqused_k must have size 7, got 8", "size", (7, 8)),
     (
-        "Workspace is locked but allocation from 'deepgemm.py:12:run' requires 384.25 MB, current size is 256.00 MB. "
-        "Workspace growth is not allowed after locking.",
+        "Workspace is locked but allocation from 'deepgemm.py:12:run' requires 384.25 MB, current size is 256.00 MB.",
         "workspace_locked",
         (402915328, 268435456),
     ),
@@ -43,7 +41,7 @@ def test_a_known_message_is_its_signature_and_its_numbers(message, name, numbers
     assert signatures.match(RuntimeError(message)) == (name, numbers)
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     def __str__(self):
         raise RuntimeError("no words")
 
@@ -54,7 +52,7 @@ class Unspeakable(Exception):
         ValueError("user said: my password is 1234"),
         KeyError("chatcmpl-5228a43943644c7d"),
         AssertionError(),
-        Unspeakable(),
+        UnspeakableError(),
         RuntimeError("must have size 12345678901234567890123, got 1"),
         RuntimeError("x" * 5_000 + "No free indices"),
     ],
@@ -67,7 +65,7 @@ def test_the_segment_holds_no_text_of_a_message(program, segments):
     program("""
         from ullage.session import session
         session.open()
-        session.note_exception("execute_model", AssertionError("block count for req SECRET exceeds row capacity (5 > 4)"))
+        session.note_exception("execute_model", AssertionError("row of SECRET exceeds row capacity (5 > 4)"))
         session.note_exception("schedule", ValueError("SECRET prompt"))
         """).finish()
     (path,) = segments.glob("*.ullage")
