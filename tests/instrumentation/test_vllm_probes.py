@@ -15,6 +15,7 @@ vllm = types.ModuleType("vllm")
 vllm.__version__ = "0.32.0"
 sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
+from ullage.session import session
 register()
 
 def module(name, *classes):
@@ -22,7 +23,6 @@ def module(name, *classes):
     for cls in classes:
         setattr(made, cls.__name__, cls)
     sys.modules[name] = made
-    from ullage.session import session
     session._check()  # as a step tick does for a module that came in past us
 
 def tensor(*shape):
@@ -273,10 +273,11 @@ def test_in_a_process_that_is_core_and_worker_the_cores_step_holds(run):
         SCHEDULER
         + RUNNER
         + "core = Scheduler(EncoderCacheManager(0)); output = core.schedule()\n"
+        + "import time; session.identify(scheduled_ns=time.time_ns())\n"
         + "runner.execute_model(output); runner.sample_tokens(None)"
     )
 
-    assert seen.process.step_begin_ns
+    assert 0 < seen.process.step_begin_ns <= seen.identity["scheduled_ns"]
     assert seen.process.batch_tokens == 7
 
 
@@ -342,9 +343,7 @@ manager = StructuredOutputManager()
 
 
 def test_the_bitmask_is_registered_when_it_is_allocated(run):
-    from_start = "from ullage.session import session; session.open()\n"
-
-    assert buffers(run(STRUCTURED + from_start + "manager.grammar_bitmask({}, [], {})")) == {}
+    assert buffers(run(STRUCTURED + "session.open(); manager.grammar_bitmask({}, [], {})")) == {}
 
 
 def test_rows_of_the_bitmask_are_counted_and_its_worst_case_is_planned_for(run):
@@ -419,7 +418,7 @@ def test_a_draft_that_needs_more_than_its_buffers_is_a_violation_before_it_is_wr
 
 
 def test_without_a_draft_model_nothing_is_registered(run):
-    seen = run(SPECULATIVE + "from ullage.session import session; session.open()")
+    seen = run(SPECULATIVE + "session.open()")
 
     assert seen.buffers == ()
     assert {probe.name: probe.status for probe in seen.probes}[
