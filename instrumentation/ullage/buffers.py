@@ -26,7 +26,8 @@ class Buffer:
         exhausted: ``exhausted(needed=0)``: somebody who was running was denied, or an allocation failed.
         deferred: ``deferred()``: somebody who was waiting goes on waiting. Normal.
         checked: ``checked(count)``: so many indices were held against the capacity, apart from observations.
-        violated: ``violated(index, count=1)``: so many of them were outside, this one the farthest.
+        violated: ``violated(index, count=1, detail="")``: so many of them were outside, this one the farthest;
+            ``detail`` goes into the event.
     """
 
     __slots__ = (

@@ -111,9 +111,9 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
             cold[B.WORST_INDEX] = used - 1
         happened(EventKind.BOUNDS_VIOLATION, count, used, capacity)
 
-    def happened(kind: EventKind, count: int, *numbers: int) -> None:
+    def happened(kind: EventKind, count: int, *numbers: int, detail: str = "") -> None:
         if cold is not SINK:
-            session.emit(kind, name, count=count, numbers=numbers)
+            session.emit(kind, name, count=count, numbers=numbers, detail=detail)
 
     def resize(new: int) -> None:
         nonlocal capacity, high_water, l50, l75, l90, l95, l99
@@ -170,7 +170,7 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         except Exception as error:
             safety.caught(f"checked {name}", error)
 
-    def violated(index: int, count: int = 1) -> None:
+    def violated(index: int, count: int = 1, detail: str = "") -> None:
         nonlocal violations
         try:
             violations += count
@@ -182,7 +182,8 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
             cold[B.VIOLATION_NS] = _clock()
             # A count that passes a power of two stands for it: several violations can come at once.
             passed = 1 << (total.bit_length() - 1)
-            happened(EventKind.BOUNDS_VIOLATION, passed if total - count < passed else total, index, capacity)
+            counted = passed if total - count < passed else total
+            happened(EventKind.BOUNDS_VIOLATION, counted, index, capacity, detail=detail)
         except Exception as error:
             safety.caught(f"violated {name}", error)
 

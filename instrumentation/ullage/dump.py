@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ullage.segment.layout import SUFFIX, Kind, ProbeStatus
+from ullage.segment.layout import SUFFIX, Kind, ProbeStatus, enum_of
+from ullage.segment.phase import Phase
 from ullage.segment.reader import UnreadableError, read
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
         f"  pid {process.pid}, started {_date(process.started_ns)}, {process.steps} steps, "
         f"last {_date(process.step_ns)}, {process.hook_errors} hook errors"
     )
+    yield from _breadcrumb(snapshot)
     for what, ns in (("stop declared", process.stop_ns), ("failure noted", process.failure_ns)):
         if ns:
             yield f"  {what} {_date(ns)}"
@@ -123,6 +125,20 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
         yield f"  {_date(event.time_ns)}  {what} x{event.count}  {numbers} {event.detail}"
     if snapshot.half_written:
         yield f"  {snapshot.half_written} records half written, left out"
+
+
+def _breadcrumb(snapshot: Snapshot) -> Iterator[str]:
+    """Where the process is, or was when it died."""
+    process = snapshot.process
+    phase = enum_of(Phase, process.phase)
+    where = ("inside" if snapshot.alive else "died inside") + (" a step" if process.step_begin_ns else "")
+    if phase is not Phase.NONE:
+        where += f"{', in' if process.step_begin_ns else ''} {phase.name.lower()}"
+    if process.step_begin_ns:
+        batch = f"{process.batch_requests} requests, {process.batch_tokens} tokens"
+        yield f"  {where}: {batch}, begun {_date(process.step_begin_ns)}"
+    elif phase is not Phase.NONE:
+        yield f"  {where}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ullage import __version__, compiled, safety
+from ullage import __version__, compiled, safety, signatures
 from ullage.segment import layout, sweep
 from ullage.segment.layout import EventKind, P
 from ullage.segment.writer import Segment
@@ -228,6 +228,10 @@ class Session:
         """How many requests need a next step; 0 is idle, and idle is not stalled."""
         self._process[P.RUNNING] = running
 
+    def store(self, word: P, value: int) -> None:
+        """Store a plain word of the process."""
+        self._process[word] = value
+
     def at_ticks(self, harvest: Callable[[], object]) -> None:
         """Have ``harvest`` called at each step tick, on the thread that makes it."""
         self._harvests.append(harvest)
@@ -272,10 +276,12 @@ class Session:
         segment.emit(layout.EventPayload(time.time_ns(), count, (a, b, c, d), kind, name, words))
 
     def note_exception(self, where: str, error: BaseException) -> None:
-        """An exception of the host passed through a hook. Its text is not recorded, only its type."""
+        """An exception of the host passed through a hook. Not its text is recorded: its type, and what is known."""
         if self._segment is not None:
             self._process[P.EXCEPTION_NS] = time.time_ns()
-            self.emit(EventKind.HOST_EXCEPTION, where, detail=type(error).__name__)
+            known = signatures.match(error)
+            detail = f"{type(error).__name__} {known.name}".rstrip()
+            self.emit(EventKind.HOST_EXCEPTION, where, numbers=known.numbers, detail=detail)
 
     def note_failure(self, why: str) -> None:
         """The engine is going down because something failed; a stop declared later is no orderly one."""

@@ -12,6 +12,7 @@ from harness import ROOT
 from ullage.dump import plain
 from ullage.segment import layout, reader
 from ullage.segment.layout import C, Kind, Location, P, Q, Relation, Role
+from ullage.segment.phase import Phase
 
 HERE = Path(__file__).parent
 PAGE = (ROOT / "docs/segment.md").read_text()
@@ -73,7 +74,7 @@ def test_the_page_has_every_payload_field_where_it_is():
 
 
 def test_the_page_has_every_enumeration():
-    for enum in (Kind, Location, Role, layout.ProbeStatus, layout.EventKind):
+    for enum in (Kind, Location, Role, Phase, layout.ProbeStatus, layout.EventKind):
         for member in enum:
             if member:
                 name = member.name.lower()

@@ -80,10 +80,17 @@ class Engine:
 class Offline(Engine):
     """``LLM``, driven by commands."""
 
-    def __init__(self, model, blocks, *, in_process, hook=True, **environment):
+    def __init__(self, model, blocks, *, in_process, hook=True, arguments=None, **environment):
         mode = "in-process" if in_process else "processes"
         super().__init__(
-            [sys.executable, str(Path(__file__).parent / "offline.py"), str(model), str(blocks), mode],
+            [
+                sys.executable,
+                str(Path(__file__).parent / "offline.py"),
+                str(model),
+                str(blocks),
+                mode,
+                json.dumps(arguments or {}),
+            ],
             hook=hook,
             VLLM_ENABLE_V1_MULTIPROCESSING="0" if in_process else "1",
             **environment,

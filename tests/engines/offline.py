@@ -1,7 +1,8 @@
 """A real vLLM, offline, driven over stdin and stdout: one JSON document a line.
 
 Commands: {"do": "generate", "prompts": n, "tokens": n, "times": n}, {"do": "steps"}, {"do": "preemptions"},
-{"do": "break", "probe": "module:function"}, {"do": "stop"}.
+{"do": "break", "probe": "module:function"}, {"do": "spell", "prompts": n, "tokens": n}, {"do": "rehearse"},
+{"do": "stop"}.
 """
 
 from __future__ import annotations
@@ -73,6 +74,21 @@ def preemptions(llm):
     return sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
 
 
+def spell(llm, count, tokens):
+    """Generate text that a grammar allows."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    grammar = StructuredOutputsParams(regex="(ab){6}c")
+    sampling = SamplingParams(max_tokens=tokens, temperature=0.0, structured_outputs=grammar)
+    return [output.outputs[0].text for output in llm.generate(prompts(count), sampling, use_tqdm=False)]
+
+
+def rehearse(llm):
+    """Run the model on as many tokens as it can, as vLLM does to find out how much memory that needs."""
+    llm.llm_engine.model_executor.driver_worker.worker.model_runner.profile_run()
+
+
 def break_probe(probe):
     """Make a probe raise from now on."""
     import importlib
@@ -92,17 +108,20 @@ def main():
     from vllm import LLM
 
     model, blocks, in_process = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "in-process"
+    arguments = {**tiny_llama.ARGUMENTS, **json.loads(sys.argv[4])}
     llm = LLM(
         model=model,
         num_gpu_blocks_override=blocks,
         disable_log_stats=False,
         distributed_executor_backend="uni" if in_process else None,
-        **tiny_llama.ARGUMENTS,
+        **arguments,
     )
     commands = {
         "generate": lambda c: generate(llm, c["prompts"], c["tokens"], c.get("times", 1)),
         "steps": lambda _: steps(llm),
         "preemptions": lambda _: preemptions(llm),
+        "spell": lambda c: spell(llm, c["prompts"], c["tokens"]),
+        "rehearse": lambda _: rehearse(llm),
         "break": lambda c: break_probe(c["probe"]),
     }
     print(json.dumps("ready"), file=channel, flush=True)

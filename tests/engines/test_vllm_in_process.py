@@ -60,6 +60,7 @@ def test_it_is_one_process_with_everything_that_vllm_allocates(watched):
         "scheduled_tokens": (512, "tokens", "MANAGED", "max_num_batched_tokens"),
         "request_slots": (16, "requests", "MANAGED", "max_num_seqs"),
         "step_tokens": (512, "tokens", "MANAGED", "max_num_batched_tokens"),
+        "padded_tokens": (512, "tokens", "FIXED", "max_num_batched_tokens"),
         "block_table_row": (16, "blocks", "FIXED", "max_model_len"),
     }
     buffers = {b.name: (b.capacity, b.unit, b.kind.name, b.limit) for b in seen.buffers if not b.inventory}
@@ -89,6 +90,17 @@ def test_every_probe_is_installed_and_was_called(watched):
         "EngineCoreProc._send_engine_dead",
         "EngineCore.shutdown",
         "Scheduler._preempt_request",
+        "EncoderCacheManager.can_allocate",
+        "EncoderDecoderCacheManager.can_allocate",
+        "StructuredOutputManager.grammar_bitmask",
+        "GPUModelRunner._dummy_run",
+        "GPUModelRunner.profile_run",
+        "GPUModelRunner.capture_model",
+        "SpecDecodeBaseProposer.load_model",
+        "SpecDecodeBaseProposer.propose",
+        "LoRAModelManager.__init__",
+        "LoRAModelManager.activate_adapter",
+        "LoRAModelManager._deactivate_adapter",
     }
     assert {probe.status for probe in probes.values()} == {ProbeStatus.INSTALLED}
     assert {name for name, probe in probes.items() if not probe.calls} == unused

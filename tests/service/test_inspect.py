@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 STORY = """
 import os, signal, ullage
 rows = ullage.buffer("rows", capacity=100, unit="rows")
@@ -72,3 +74,41 @@ def test_an_empty_directory_says_what_to_check(segments):
     assert shown.returncode == 1
     assert "no segment" in shown.stdout
     assert "ULLAGE_DIR" in shown.stdout
+
+
+INSIDE = """
+import os, signal
+from ullage.breadcrumb import breadcrumb
+from ullage.segment.phase import Phase
+from ullage.session import session
+session.open()
+{code}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (
+            "breadcrumb.begin(Phase.EXECUTE); breadcrumb.batch(24, 8)",
+            "died inside a step, in execute: 8 requests, 24 tokens, begun 20",
+        ),
+        (
+            "breadcrumb.begin(Phase.SCHEDULE); breadcrumb.enter(Phase.NONE); breadcrumb.batch(24, 8)",
+            "died inside a step: 8 requests, 24 tokens, begun 20",
+        ),
+        ("breadcrumb.rehearse(Phase.PROFILE_RUN)", "died inside profile_run"),
+    ],
+)
+def test_where_a_process_died_is_said(program, segments, code, line):
+    program(INSIDE.format(code=code)).failure()
+
+    assert f"  {line}" in inspect(segments).stdout
+
+
+def test_of_a_process_that_died_between_steps_nothing_of_the_kind_is_said(program, segments):
+    code = "breadcrumb.begin(Phase.EXECUTE); breadcrumb.enter(Phase.NONE); breadcrumb.end()"
+    program(INSIDE.format(code=code)).failure()
+
+    assert "inside" not in inspect(segments).stdout

@@ -94,6 +94,10 @@ class P(IntEnum):
     DROPPED_PROBES = 11
     EVENTS = 12
     DISABLED_NS = 13
+    STEP_BEGIN_NS = 14
+    PHASE = 15
+    BATCH_TOKENS = 16
+    BATCH_REQUESTS = 17
 
 
 class Q(IntEnum):
@@ -228,10 +232,7 @@ _E = TypeVar("_E", bound=IntEnum)
 
 def enum_of(kind: type[_E], value: int) -> _E:
     """Return the member of ``kind`` for ``value``; its ``UNKNOWN`` for a number of a newer writer."""
-    try:
-        return kind(value)
-    except ValueError:
-        return kind(0)
+    return kind(value if value in [*kind] else 0)
 
 
 def text(value: str, size: int) -> bytes:

@@ -32,6 +32,10 @@ class Process(NamedTuple):
     dropped_probes: int
     events: int
     disabled_ns: int
+    step_begin_ns: int
+    phase: int
+    batch_tokens: int
+    batch_requests: int
 
 
 @dataclass(frozen=True)

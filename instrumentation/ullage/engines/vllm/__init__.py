@@ -34,18 +34,29 @@ def _register() -> None:
         first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
         safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
         return
-    from ullage.engines.vllm import lifecycle, runner_v1, scheduler  # noqa: PLC0415
+    from ullage.engines.vllm import (  # noqa: PLC0415
+        encoder,
+        lifecycle,
+        lora,
+        rehearsal,
+        runner_v1,
+        scheduler,
+        speculative,
+        structured,
+    )
     from ullage.imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
 
     session.engine = "vllm"
     session.identify(engine_version=version)
     watch = ImportWatch()
-    for hook in (*lifecycle.HOOKS, *scheduler.HOOKS, *runner_v1.HOOKS):
+    core = (*scheduler.HOOKS, *encoder.HOOKS, *structured.HOOKS)
+    worker = (*runner_v1.HOOKS, *rehearsal.HOOKS, *speculative.HOOKS, *lora.HOOKS)
+    for hook in (*lifecycle.HOOKS, *core, *worker):
         watch.when_imported(hook.module, hook.install)
 
     def check() -> None:
         watch.check()
-        for role, hooks in (("core", scheduler.HOOKS), ("worker", runner_v1.HOOKS)):
+        for role, hooks in (("core", core), ("worker", worker)):
             for hook in hooks if role in session.roles else ():
                 hook.expected()
 

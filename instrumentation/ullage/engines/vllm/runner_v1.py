@@ -1,13 +1,16 @@
-"""The V1 model runner, in a worker: request slots, step tokens, block-table rows; its tensors as inventory."""
+"""The V1 model runner, in a worker: request slots, step tokens and their padding, block-table rows; inventory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
-from ullage.engines.vllm._identity import identify
+from ullage.engines.vllm._identity import identify, location
+from ullage.engines.vllm.rehearsal import observe
 from ullage.inventory import Held, inventory
+from ullage.segment.phase import Phase
 from ullage.session import session
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ class _Watched:
 
     slots: Buffer
     tokens: Buffer
+    padded: Buffer
     rows: dict[int, Buffer]
     """One per KV-cache group, by ``id`` of its block table."""
 
@@ -41,6 +45,14 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         capacity=runner.max_num_tokens,
         unit="tokens",
         kind="managed",
+        limit="max_num_batched_tokens",
+    )
+    _watched.padded = buffer(  # fixed: padding is there to be seen, and says nothing that step_tokens does not warn of
+        "padded_tokens",
+        capacity=runner.input_ids.gpu.shape[0],
+        unit="tokens",
+        kind="fixed",
+        location=location(runner.vllm_config),
         limit="max_num_batched_tokens",
     )
 
@@ -77,15 +89,46 @@ def _held(owner: Any) -> Iterator[Held]:
             )
 
 
-def _executed(_result: Any, args: Args, kwargs: Kwargs) -> None:
-    _watched.slots.observe(args[0].input_batch.num_reqs)
-    _watched.tokens.observe(argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens)
+def _executes(args: Args, kwargs: Kwargs) -> None:
+    """A step begins; in the core's own process it has begun already, in the scheduler."""
+    if "core" in session.roles:
+        breadcrumb.enter(Phase.EXECUTE)
+    else:
+        output = argument("scheduler_output", 1, args, kwargs)
+        breadcrumb.begin(Phase.EXECUTE)
+        breadcrumb.batch(output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
+
+
+def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
+    breadcrumb.enter(Phase.NONE)
+    observe(_watched.slots, args[0].input_batch.num_reqs)
+    observe(_watched.tokens, argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens)
     if "core" not in session.roles:
         session.tick()
+        if result is not None:  # else its tokens are sampled in a call of its own
+            breadcrumb.end()
+
+
+def _samples(_args: Args, _kwargs: Kwargs) -> None:
+    breadcrumb.enter(Phase.SAMPLE)
+
+
+def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
+    breadcrumb.enter(Phase.NONE)
+    if "core" not in session.roles:
+        breadcrumb.end()
 
 
 def _execute_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
     session.note_exception("GPUModelRunner.execute_model", error)
+
+
+def _sample_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+    session.note_exception("GPUModelRunner.sample_tokens", error)
+
+
+def _padded(result: Any, _args: Args, _kwargs: Kwargs) -> None:
+    observe(_watched.padded, result[1].num_tokens)
 
 
 def _row_grows(args: Args, kwargs: Kwargs) -> None:
@@ -96,7 +139,7 @@ def _row_grows(args: Args, kwargs: Kwargs) -> None:
         blocks = len(argument("block_ids", 1, args, kwargs))
         if getattr(table, "use_hybrid_blocks", False):
             blocks *= table.blocks_per_kv_block
-        row.observe(int(table.num_blocks_per_row[argument("row_idx", 2, args, kwargs)]) + blocks)
+        observe(row, int(table.num_blocks_per_row[argument("row_idx", 2, args, kwargs)]) + blocks)
 
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -108,9 +151,12 @@ HOOKS = (
         _RUNNER,
         "GPUModelRunner.execute_model",
         ("scheduler_output",),
+        before=_executes,
         after=_executed,
         failed=_execute_failed,
     ),
+    Hook(_RUNNER, "GPUModelRunner.sample_tokens", before=_samples, after=_sampled, failed=_sample_failed),
+    Hook(_RUNNER, "GPUModelRunner._determine_batch_execution_and_padding", ("num_tokens",), after=_padded),
     Hook(
         "vllm.v1.worker.block_table",
         "BlockTable.append_row",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
+from ullage.engines.vllm import encoder
 from ullage.engines.vllm._identity import identify, location
+from ullage.segment.phase import Phase
 from ullage.session import session
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ class _Watched:
     tokens: Buffer
     denied = 0
     """Running requests denied in this step whose preemption is still to come."""
+    latest = 0
+    """``id`` of the newest output: with asynchronous scheduling, the step before it ends after it has begun."""
 
 
 _watched = _Watched()
@@ -53,17 +58,26 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         kind="managed",
         limit="max_num_batched_tokens",
     )
+    encoder.created(scheduler.encoder_cache_manager)
+
+
+def _schedules(_args: Args, _kwargs: Kwargs) -> None:
+    breadcrumb.begin(Phase.SCHEDULE)
 
 
 def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
     """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed."""
-    _watched.denied = 0
+    breadcrumb.enter(Phase.NONE)
+    breadcrumb.batch(output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
+    _watched.denied, _watched.latest = 0, id(output)
     _watched.tokens.observe(output.total_num_scheduled_tokens)
     session.tick(_observe(args[0]))
 
 
-def _updated(_output: Any, args: Args, _kwargs: Kwargs) -> None:
+def _updated(_output: Any, args: Args, kwargs: Kwargs) -> None:
     """The end of a step: finished requests are gone. What vLLM's own statistics show."""
+    if id(argument("scheduler_output", 1, args, kwargs)) == _watched.latest:
+        breadcrumb.end()
     session.set_running(_observe(args[0]))
 
 
@@ -72,6 +86,7 @@ def _observe(scheduler: Any) -> int:
     running = len(scheduler.running)
     _watched.kv_blocks.observe(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
     _watched.running.observe(running)
+    encoder.observe(scheduler.encoder_cache_manager)
     return running
 
 
@@ -101,6 +116,10 @@ def _schedule_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None
     session.note_exception("Scheduler.schedule", error)
 
 
+def _update_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+    session.note_exception("Scheduler.update_from_output", error)
+
+
 def _pool(scheduler: Any) -> Any:
     return scheduler.kv_cache_manager.block_pool
 
@@ -109,8 +128,14 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler"
 
 HOOKS = (
     Hook(_SCHEDULER, "Scheduler.__init__", after=_created),
-    Hook(_SCHEDULER, "Scheduler.schedule", after=_scheduled, failed=_schedule_failed),
-    Hook(_SCHEDULER, "Scheduler.update_from_output", after=_updated),
+    Hook(_SCHEDULER, "Scheduler.schedule", before=_schedules, after=_scheduled, failed=_schedule_failed),
+    Hook(
+        _SCHEDULER,
+        "Scheduler.update_from_output",
+        ("scheduler_output",),
+        after=_updated,
+        failed=_update_failed,
+    ),
     Hook(_SCHEDULER, "Scheduler._preempt_request", before=_preempted),
     Hook(
         "vllm.v1.core.kv_cache_manager",

@@ -1,0 +1,53 @@
+"""LoRA, in a worker: slots for adapters on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.buffers import Buffer, buffer
+from ullage.engines._patch import Hook
+from ullage.engines.vllm.rehearsal import observe
+
+if TYPE_CHECKING:
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+
+
+class _Watched:
+    """The slots of this process."""
+
+    slots: Buffer
+
+
+_watched = _Watched()
+
+
+def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
+    manager = args[0]
+    _watched.slots = buffer(
+        "lora_slots",
+        capacity=manager.lora_slots,
+        unit="adapters",
+        kind="managed",
+        location="host" if manager.device.type == "cpu" else "device",
+        limit="max_loras",
+    )
+
+
+def _changed(_result: Any, args: Args, _kwargs: Kwargs) -> None:
+    observe(_watched.slots, sum(adapter is not None for adapter in args[0].lora_index_to_id))
+
+
+def _activation_failed(error: BaseException, args: Args, _kwargs: Kwargs) -> None:
+    """The adapter of a request that runs has no slot."""
+    if isinstance(error, ValueError) and None not in args[0].lora_index_to_id:
+        _watched.slots.exhausted(1)
+
+
+_MODULE = "vllm.lora.model_manager"
+
+HOOKS = (
+    Hook(_MODULE, "LoRAModelManager.__init__", after=_created),
+    Hook(_MODULE, "LoRAModelManager.activate_adapter", after=_changed, failed=_activation_failed),
+    Hook(_MODULE, "LoRAModelManager._deactivate_adapter", after=_changed),
+)

@@ -1,0 +1,50 @@
+"""Dummy, profile and capture runs of the V1 runner: no request's work, so they raise no high-water mark.
+
+What overflows in one is damage all the same: it is counted, and marked as such.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.breadcrumb import breadcrumb
+from ullage.engines._patch import Hook
+from ullage.segment.phase import Phase
+from ullage.session import session
+
+if TYPE_CHECKING:
+    from ullage.buffers import Buffer
+
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+
+
+def observe(buffer: Buffer, used: int) -> None:
+    """Observe a buffer of a worker; during a run of the engine's own, only look for an overflow."""
+    if not breadcrumb.rehearsing:
+        buffer.observe(used)
+    elif used > buffer.capacity:
+        buffer.violated(used - 1, detail=breadcrumb.phase.name.lower().replace("_", " "))
+
+
+def _rehearsal(name: str, phase: Phase) -> Hook:
+    def begins(_args: Args, _kwargs: Kwargs) -> None:
+        breadcrumb.rehearse(phase)
+
+    def over(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
+        breadcrumb.rehearsed()
+
+    def failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+        breadcrumb.rehearsed()
+        if not breadcrumb.rehearsing:  # one run contains another: note it once
+            session.note_exception(f"GPUModelRunner.{name}", error)
+
+    module = "vllm.v1.worker.gpu_model_runner"
+    return Hook(module, f"GPUModelRunner.{name}", before=begins, after=over, failed=failed)
+
+
+HOOKS = (
+    _rehearsal("_dummy_run", Phase.DUMMY_RUN),
+    _rehearsal("profile_run", Phase.PROFILE_RUN),
+    _rehearsal("capture_model", Phase.CAPTURE),
+)

@@ -1,0 +1,91 @@
+"""What only some engines use: speculative decoding with ngrams, structured output; and vLLM's runs of its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ullage.segment import reader
+from ullage.segment.layout import ProbeStatus
+
+ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
+ARGUMENTS = {
+    "skip_tokenizer_init": False,
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 4,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def spelling(model):
+    """The tiny model with a tokenizer: a word for each of its tokens."""
+    words = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(ALPHABET)}, "unk_token": "<unk>"}
+    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
+    names = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    (model / "tokenizer_config.json").write_text(json.dumps(names))
+    yield model
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+
+
+@pytest.fixture(scope="module")
+def engine(spelling, start_offline):
+    """A watched engine."""
+    return start_offline(256, in_process=True, arguments=ARGUMENTS)
+
+
+def snapshot(engine):
+    (path,) = engine.directory.glob("*.ullage")
+    return reader.read(path)
+
+
+def buffers(engine):
+    return {buffer.name: buffer for buffer in snapshot(engine).buffers if not buffer.inventory}
+
+
+def test_a_rehearsal_raises_no_high_water_mark(engine):
+    engine.ask("generate", prompts=2, tokens=4)
+    before = buffers(engine)
+
+    engine.ask("rehearse")
+
+    after, calls = buffers(engine), {probe.name: probe.calls for probe in snapshot(engine).probes}
+    assert calls["GPUModelRunner.profile_run"] == 1
+    assert calls["GPUModelRunner._dummy_run"] >= 1
+    assert before["padded_tokens"].high_water < before["padded_tokens"].capacity
+    assert after == before
+
+
+def test_rows_of_the_grammar_bitmask_are_seen_beside_speculative_tokens(engine):
+    assert "grammar_bitmask" not in buffers(engine)
+
+    texts = engine.ask("spell", prompts=4, tokens=16)
+
+    assert [text.replace(" ", "") for text in texts] == ["ab" * 6 + "c"] * 4
+    rows = buffers(engine)["grammar_bitmask"]
+    assert rows.capacity == 16 * (1 + 3)
+    assert 4 < rows.high_water <= 16  # ngrams repeat: there were drafts to check
+
+
+def test_no_draft_model_no_draft_buffers(engine):
+    assert not {"draft_tokens", "draft_arange", "lora_slots", "encoder_cache"} & set(buffers(engine))
+
+
+def test_between_steps_there_is_no_breadcrumb_and_nothing_was_violated(engine):
+    seen = snapshot(engine)
+
+    assert (seen.process.step_begin_ns, seen.process.phase) == (0, 0)
+    assert seen.process.batch_requests > 0
+    assert {probe.status for probe in seen.probes} == {ProbeStatus.INSTALLED}
+    assert seen.process.hook_errors == 0
+    assert sum(buffer.out_of_bounds for buffer in seen.buffers) == 0
