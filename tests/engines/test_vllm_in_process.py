@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
+from ullage_sidecar.app import Watch
+from ullage_sidecar.metrics import Collector
+from ullage_sidecar.settings import load
 
 LOAD = {"prompts": 8, "tokens": 24}
 
@@ -84,11 +88,6 @@ def test_every_probe_is_installed_and_was_called(watched):
     probes = {probe.name: probe for probe in snapshot(watched).probes}
 
     unused = {
-        "MPClient.__init__",
-        "MPClient.shutdown",
-        "BackgroundResources.__call__",
-        "EngineCoreProc._send_engine_dead",
-        "EngineCore.shutdown",
         "Scheduler._preempt_request",
         "EncoderCacheManager.can_allocate",
         "EncoderDecoderCacheManager.can_allocate",
@@ -105,6 +104,15 @@ def test_every_probe_is_installed_and_was_called(watched):
     assert {probe.status for probe in probes.values()} == {ProbeStatus.INSTALLED}
     assert {name for name, probe in probes.items() if not probe.calls} == unused
     assert sum(probe.errors for probe in probes.values()) == 0
+
+
+def test_core_and_worker_in_one_process_have_no_more_series_than_the_budget(watched):
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(Watch(lambda: load(environment={}, dir=watched.directory)).scrape))
+
+    lines = [line for line in generate_latest(registry).decode().splitlines() if 'process="vllm0/main"' in line]
+
+    assert 150 < len(lines) <= 250
 
 
 def test_an_orderly_end_is_a_stop(watched):

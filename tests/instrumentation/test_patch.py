@@ -189,6 +189,17 @@ def test_installing_twice_wraps_once_and_another_copy_of_the_hook_keeps_off(engi
     assert other.probe.status is ProbeStatus.DISABLED
 
 
+def test_hooks_that_share_a_probe_are_counted_together_and_go_on_without_one_of_them(engine):
+    seen, probe = [], _probe.SharedProbe("lifecycle")
+    for target in ("Scheduler.schedule", "Scheduler.plan", "Fast.schedule"):
+        Hook("fake_engine", target, after=lambda *_: seen.append(1), shared=probe).install(engine)
+
+    engine.Fast().schedule(1)
+
+    assert (probe.status, probe.calls, seen) == (ProbeStatus.ABSENT, 1, [1])
+    assert "Scheduler.plan" in probe._detail
+
+
 # -- imports ------------------------------------------------------------------------------------------------------
 
 

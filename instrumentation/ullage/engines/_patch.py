@@ -30,6 +30,7 @@ class Hook:
         after: ``after(result, args, kwargs)``.
         failed: ``failed(exception, args, kwargs)``; the exception goes on to the engine unchanged.
         denied_only: Run ``after`` only if the function returned None.
+        shared: The probe of several hooks that are of interest together only.
     """
 
     module: str
@@ -39,10 +40,11 @@ class Hook:
     after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
     failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
     denied_only: bool = False
+    shared: Probe | None = None
     probe: Probe = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "probe", Probe(self.target))
+        object.__setattr__(self, "probe", self.shared or Probe(self.target))
 
     def install(self, module: Any) -> None:
         """Wrap the function in ``module``, or say why not. Wrapping it again is a no-op."""

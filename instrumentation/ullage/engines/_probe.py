@@ -131,3 +131,14 @@ class Probe:
             self.set(ProbeStatus.DISABLED, why)
             session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
             safety.log_once(f"probe {self.name} switched itself off: {why}")
+
+
+class SharedProbe(Probe):
+    """The probe of several hook points: installed if all are that there are, else in the state of one that is not."""
+
+    def set(self, status: ProbeStatus, detail: str = "") -> None:
+        """Say what became of one of them; the others go on, unless they were switched off."""
+        if status is ProbeStatus.INSTALLED and self.status is not ProbeStatus.UNKNOWN:
+            return
+        super().set(status, detail)
+        self.live = status is not ProbeStatus.DISABLED

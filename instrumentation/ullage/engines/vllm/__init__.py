@@ -53,10 +53,12 @@ def _register() -> None:
     worker = (*runner_v1.HOOKS, *rehearsal.HOOKS, *speculative.HOOKS, *lora.HOOKS)
     for hook in (*lifecycle.HOOKS, *core, *worker):
         watch.when_imported(hook.module, hook.install)
+    # The others are of features that a process may never load.
+    always = (("core", scheduler.HOOKS), ("worker", (*runner_v1.HOOKS, *rehearsal.HOOKS)))
 
     def check() -> None:
         watch.check()
-        for role, hooks in (("core", core), ("worker", worker)):
+        for role, hooks in always:
             for hook in hooks if role in session.roles else ():
                 hook.expected()
 

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines._patch import Hook, argument
+from ullage.engines._probe import SharedProbe
 from ullage.engines.vllm._identity import identify
 from ullage.session import session
 
@@ -73,13 +74,15 @@ def _orphaned() -> bool:
 _CLIENT = "vllm.v1.engine.core_client"
 _CORE = "vllm.v1.engine.core"
 
+_PROBE = SharedProbe("lifecycle")
+
 HOOKS = (
-    Hook(_CLIENT, "MPClient.__init__", ("vllm_config",), before=_serves),
-    Hook(_CLIENT, "MPClient.shutdown", before=_client_stops),
-    Hook(_CLIENT, "InprocClient.__init__", before=_serves_in_process),
-    Hook(_CLIENT, "BackgroundResources.__call__", before=_resources_freed),
-    Hook("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", before=_engine_stops),
-    Hook(_CORE, "EngineCore.shutdown", before=_core_stops),
-    Hook(_CORE, "EngineCoreProc._send_engine_dead", before=_core_fails),
-    Hook("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.shutdown", before=_executor_stops),
+    Hook(_CLIENT, "MPClient.__init__", ("vllm_config",), before=_serves, shared=_PROBE),
+    Hook(_CLIENT, "MPClient.shutdown", before=_client_stops, shared=_PROBE),
+    Hook(_CLIENT, "InprocClient.__init__", before=_serves_in_process, shared=_PROBE),
+    Hook(_CLIENT, "BackgroundResources.__call__", before=_resources_freed, shared=_PROBE),
+    Hook("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", before=_engine_stops, shared=_PROBE),
+    Hook(_CORE, "EngineCore.shutdown", before=_core_stops, shared=_PROBE),
+    Hook(_CORE, "EngineCoreProc._send_engine_dead", before=_core_fails, shared=_PROBE),
+    Hook("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.shutdown", before=_executor_stops, shared=_PROBE),
 )
