@@ -11,6 +11,9 @@ from ullage.segment.layout import P
 from ullage.segment.phase import Phase
 from ullage.session import session
 
+# In each step: to look a name up in an enumeration costs more than the store.
+_PHASE, _BEGIN_NS, _TOKENS, _REQUESTS = map(int, (P.PHASE, P.STEP_BEGIN_NS, P.BATCH_TOKENS, P.BATCH_REQUESTS))
+
 
 class Breadcrumb:
     """Where this process is. Use the module's ``breadcrumb``.
@@ -25,35 +28,42 @@ class Breadcrumb:
         self.phase = Phase.NONE
         self._outer: list[Phase] = []
 
-    def begin(self, phase: Phase) -> None:
-        """A step begins, in ``phase``; its batch is not known yet."""
-        self.batch(0, 0)
-        session.store(P.STEP_BEGIN_NS, time.time_ns())
-        self.enter(phase)
+    def begin(self, phase: Phase, tokens: int = 0, requests: int = 0) -> None:
+        """A step begins, in ``phase``; zeros for a batch that is not known yet."""
+        words = session.words
+        words[_TOKENS] = tokens
+        words[_REQUESTS] = requests
+        words[_BEGIN_NS] = time.time_ns()
+        words[_PHASE] = phase
+        self.phase = phase
 
     def batch(self, tokens: int, requests: int) -> None:
-        """The batch of the step is known."""
-        session.store(P.BATCH_TOKENS, tokens)
-        session.store(P.BATCH_REQUESTS, requests)
+        """The phase is over, and with it the batch of the step is known."""
+        words = session.words
+        words[_TOKENS] = tokens
+        words[_REQUESTS] = requests
+        words[_PHASE] = 0
+        self.phase = Phase.NONE
 
     def end(self) -> None:
         """The step is over."""
-        session.store(P.STEP_BEGIN_NS, 0)
+        session.words[_BEGIN_NS] = 0
 
     def enter(self, phase: Phase) -> None:
         """The process is in ``phase`` now."""
+        session.words[_PHASE] = phase
         self.phase = phase
-        self.rehearsing = phase >= Phase.DUMMY_RUN
-        session.store(P.PHASE, phase)
 
     def rehearse(self, phase: Phase) -> None:
         """A run of the engine's own begins, perhaps within another, or within a step."""
         self._outer.append(self.phase)
+        self.rehearsing = True
         self.enter(phase)
 
     def rehearsed(self) -> None:
         """It is over, whatever came of it."""
         self.enter(self._outer.pop())
+        self.rehearsing = self.phase >= Phase.DUMMY_RUN
 
 
 breadcrumb = Breadcrumb()

@@ -25,6 +25,9 @@ CHECK_INTERVAL_NS = 10_000_000_000
 _TEXT_MAX = 200
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "hugetlbfs"}
 
+# In each step: to look a name up in an enumeration costs more than the store.
+_STEPS, _STEP_NS, _RUNNING = int(P.STEPS), int(P.STEP_NS), int(P.RUNNING)
+
 SINK = memoryview(bytearray(8 * 64)).cast("q")
 """Where stores go when there is no segment: the same code runs, and nobody reads the result."""
 
@@ -62,6 +65,7 @@ class Session:
 
     Attributes:
         engine: The engine's base name: ``vllm``, or ``app`` for a program that is not an engine we know.
+        words: The plain words of the process, to be stored into.
         roles: What this process does for its engine: any of frontend, core, worker.
     """
 
@@ -76,7 +80,7 @@ class Session:
         self._records: list[Record] = []
         self._waiting: list[Record] = []
         self._identity: dict[str, Any] = {}
-        self._process: memoryview | Pending = SINK
+        self.words: memoryview | Pending = SINK
         self._steps = 0
         self._errors = 0
         self._next_check_ns = 0
@@ -135,9 +139,9 @@ class Session:
         self._adopt_engine(directory)
         segment = Segment.create(directory)
         self._segment = segment
-        self._process = segment.process
-        self._process[P.RUNNING] = -1
-        self._process[P.HOOK_ERRORS] = self._errors
+        self.words = segment.process
+        self.words[P.RUNNING] = -1
+        self.words[P.HOOK_ERRORS] = self._errors
         self._publish()
         self._watch_the_end()
         waiting, self._waiting = self._waiting, []
@@ -206,11 +210,11 @@ class Session:
     def tick(self, running: int = -1) -> None:
         """One engine iteration is over. ``running``: requests that need the next one; -1 if not known."""
         self._steps += 1
-        words = self._process
-        words[P.STEPS] = self._steps
+        words = self.words
         now = time.time_ns()
-        words[P.STEP_NS] = now
-        words[P.RUNNING] = running
+        words[_STEPS] = self._steps
+        words[_STEP_NS] = now
+        words[_RUNNING] = running
         for harvest in self._harvests:
             with safety.shield("harvest"):
                 harvest()
@@ -221,16 +225,12 @@ class Session:
     def engine_starts(self) -> None:
         """This process starts an engine: how an earlier one of its ended is over."""
         if self._segment is not None:
-            self._process[P.STOP_NS] = 0
-            self._process[P.FAILURE_NS] = 0
+            self.words[P.STOP_NS] = 0
+            self.words[P.FAILURE_NS] = 0
 
     def set_running(self, running: int) -> None:
         """How many requests need a next step; 0 is idle, and idle is not stalled."""
-        self._process[P.RUNNING] = running
-
-    def store(self, word: P, value: int) -> None:
-        """Store a plain word of the process."""
-        self._process[word] = value
+        self.words[_RUNNING] = running
 
     def at_ticks(self, harvest: Callable[[], object]) -> None:
         """Have ``harvest`` called at each step tick, on the thread that makes it."""
@@ -252,9 +252,9 @@ class Session:
     def switch_off(self) -> None:
         """Stop recording in this process, for good."""
         with self.lock:
-            self._process[P.DISABLED_NS] = time.time_ns()
+            self.words[P.DISABLED_NS] = time.time_ns()
             self._off = True
-            self._process = SINK
+            self.words = SINK
             for record in self._records:
                 record.detach()
 
@@ -278,7 +278,7 @@ class Session:
     def note_exception(self, where: str, error: BaseException) -> None:
         """An exception of the host passed through a hook. Not its text is recorded: its type, and what is known."""
         if self._segment is not None:
-            self._process[P.EXCEPTION_NS] = time.time_ns()
+            self.words[P.EXCEPTION_NS] = time.time_ns()
             known = signatures.match(error)
             detail = f"{type(error).__name__} {known.name}".rstrip()
             self.emit(EventKind.HOST_EXCEPTION, where, numbers=known.numbers, detail=detail)
@@ -286,24 +286,24 @@ class Session:
     def note_failure(self, why: str) -> None:
         """The engine is going down because something failed; a stop declared later is no orderly one."""
         if self._segment is not None and not self._ended():
-            self._process[P.FAILURE_NS] = time.time_ns()
+            self.words[P.FAILURE_NS] = time.time_ns()
             self.emit(EventKind.FAILURE, why)
 
     def declare_stop(self, why: str) -> None:
         """The engine is being shut down in order. Ignored if a failure started it."""
         if self._segment is None or self._ended():
             return
-        if self._process[P.EXCEPTION_NS] > self._process[P.STEP_NS]:
+        if self.words[P.EXCEPTION_NS] > self.words[P.STEP_NS]:
             return
-        self._process[P.STOP_NS] = time.time_ns()
+        self.words[P.STOP_NS] = time.time_ns()
         self.emit(EventKind.STOP, why)
 
     def _ended(self) -> bool:
-        return bool(self._process[P.STOP_NS] or self._process[P.FAILURE_NS])
+        return bool(self.words[P.STOP_NS] or self.words[P.FAILURE_NS])
 
     def drop(self, word: P) -> None:
         """Count something that did not fit."""
-        words = self._process
+        words = self.words
         if self._segment is not None:
             words[word] = words[word] + 1
 
@@ -311,7 +311,7 @@ class Session:
         """Account for an error of ours."""
         self._errors += 1
         if self._segment is not None:
-            self._process[P.HOOK_ERRORS] = self._errors
+            self.words[P.HOOK_ERRORS] = self._errors
             self.emit(EventKind.HOOK_ERROR, where, count=self._errors, detail=type(error).__name__)
 
     # -- ends --------------------------------------------------------------------------------------------------
@@ -350,14 +350,14 @@ class Session:
         segment.close()
         self.roles.clear()
         self._steps = self._errors = 0
-        self._process = Pending(self._opened)
+        self.words = Pending(self._opened)
         self._waiting = [record for record in self._records if record.forked()]
 
     def _opened(self) -> memoryview:
         self.open()
-        if isinstance(self._process, Pending):
-            self._process = SINK
-        return self._process
+        if isinstance(self.words, Pending):
+            self.words = SINK
+        return self.words
 
 
 def _directory() -> Path | None:

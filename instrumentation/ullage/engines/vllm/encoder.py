@@ -21,14 +21,15 @@ class _Watched:
 _watched = _Watched()
 
 
-def created(manager: Any) -> None:
-    """Register the cache of a scheduler; a model without an encoder has none, only a manager of nothing."""
+def created(manager: Any) -> bool:
+    """Register the cache of a scheduler, if it has one: a model without an encoder has a manager of nothing."""
     size = manager.cache_size if hasattr(manager, "num_free_slots") else 0
     _watched.cache = (
         buffer("encoder_cache", capacity=size, unit="embeddings", kind="managed", limit="encoder_cache_size")
         if size
         else None
     )
+    return bool(size)
 
 
 def observe(manager: Any) -> None:

@@ -95,8 +95,7 @@ def _executes(args: Args, kwargs: Kwargs) -> None:
         breadcrumb.enter(Phase.EXECUTE)
     else:
         output = argument("scheduler_output", 1, args, kwargs)
-        breadcrumb.begin(Phase.EXECUTE)
-        breadcrumb.batch(output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
+        breadcrumb.begin(Phase.EXECUTE, output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
 
 
 def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:

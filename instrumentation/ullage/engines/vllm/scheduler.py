@@ -23,6 +23,8 @@ class _Watched:
     kv_blocks: Buffer
     running: Buffer
     tokens: Buffer
+    encoder = False
+    """Whether the model has an encoder, and so a cache of what it gave."""
     denied = 0
     """Running requests denied in this step whose preemption is still to come."""
     latest = 0
@@ -38,7 +40,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     identify(config, "core")
     _watched.kv_blocks = buffer(
         "kv_blocks",
-        capacity=_pool(scheduler).num_gpu_blocks - 1,  # block 0 is the null block, never given out
+        capacity=scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,  # block 0 is the null block, never given out
         unit="blocks",
         kind="managed",
         location=location(config),
@@ -58,7 +60,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         kind="managed",
         limit="max_num_batched_tokens",
     )
-    encoder.created(scheduler.encoder_cache_manager)
+    _watched.encoder = encoder.created(scheduler.encoder_cache_manager)
 
 
 def _schedules(_args: Args, _kwargs: Kwargs) -> None:
@@ -67,10 +69,10 @@ def _schedules(_args: Args, _kwargs: Kwargs) -> None:
 
 def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
     """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed."""
-    breadcrumb.enter(Phase.NONE)
-    breadcrumb.batch(output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
+    tokens = output.total_num_scheduled_tokens
+    breadcrumb.batch(tokens, len(output.num_scheduled_tokens))
     _watched.denied, _watched.latest = 0, id(output)
-    _watched.tokens.observe(output.total_num_scheduled_tokens)
+    _watched.tokens.observe(tokens)
     session.tick(_observe(args[0]))
 
 
@@ -82,11 +84,12 @@ def _updated(_output: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 def _observe(scheduler: Any) -> int:
-    pool = _pool(scheduler)
+    pool = scheduler.kv_cache_manager.block_pool
     running = len(scheduler.running)
     _watched.kv_blocks.observe(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
     _watched.running.observe(running)
-    encoder.observe(scheduler.encoder_cache_manager)
+    if _watched.encoder:
+        encoder.observe(scheduler.encoder_cache_manager)
     return running
 
 
@@ -118,10 +121,6 @@ def _schedule_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None
 
 def _update_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
     session.note_exception("Scheduler.update_from_output", error)
-
-
-def _pool(scheduler: Any) -> Any:
-    return scheduler.kv_cache_manager.block_pool
 
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
