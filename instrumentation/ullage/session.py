@@ -9,21 +9,20 @@ import secrets
 import sys
 import threading
 import time
-from pathlib import Path
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ullage import __version__, compiled, safety, signatures
+from ullage import __version__, compiled, safety, signatures, surroundings
 from ullage.segment import layout, sweep
 from ullage.segment.layout import EventKind, P
 from ullage.segment.writer import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-DEFAULT_DIRECTORY = Path("/run/ullage")
 CHECK_INTERVAL_NS = 10_000_000_000
 _TEXT_MAX = 200
-_MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "hugetlbfs"}
 
 # In each step: to look a name up in an enumeration costs more than the store.
 _STEPS, _STEP_NS, _RUNNING = int(P.STEPS), int(P.STEP_NS), int(P.RUNNING)
@@ -82,6 +81,7 @@ class Session:
         self._identity: dict[str, Any] = {}
         self.words: memoryview | Pending = SINK
         self._steps = 0
+        self._exceptions: Counter[str] = Counter()
         self._errors = 0
         self._next_check_ns = 0
         self._checks: list[Callable[[], object]] = []
@@ -130,7 +130,7 @@ class Session:
         return self._segment
 
     def _open(self) -> None:
-        directory = _directory()
+        directory = surroundings.directory()
         if directory is None or safety.disabled():
             self._off = True
             return
@@ -147,8 +147,8 @@ class Session:
         waiting, self._waiting = self._waiting, []
         for record in waiting:
             record.attach(segment)
-        file_system = _file_system(directory)
-        if file_system is not None and file_system not in _MEMORY_FILE_SYSTEMS:
+        file_system = surroundings.file_system(directory)
+        if file_system is not None and file_system not in surroundings.MEMORY_FILE_SYSTEMS:
             self.identify(directory=f"{directory} is on {file_system}, not tmpfs")
             safety.log_once(f"{directory} is on {file_system}: stores can stall behind writeback; use a tmpfs")
 
@@ -158,7 +158,7 @@ class Session:
         given = os.environ.get("ULLAGE_ENGINE", "")
         ours = self.engine in ("app", name.rstrip("0123456789")) or name == given
         if not engine_id or not ours:
-            name = given or _free_name(self.engine, directory)
+            name = given or surroundings.free_name(self.engine, directory)
             engine_id = secrets.token_hex(8)
             os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
         self._identity.update(engine_name=name, engine_id=engine_id)
@@ -281,7 +281,9 @@ class Session:
             self.words[P.EXCEPTION_NS] = time.time_ns()
             known = signatures.match(error)
             detail = f"{type(error).__name__} {known.name}".rstrip()
-            self.emit(EventKind.HOST_EXCEPTION, where, numbers=known.numbers, detail=detail)
+            self._exceptions[where] += 1
+            count = self._exceptions[where]
+            self.emit(EventKind.HOST_EXCEPTION, where, count=count, numbers=known.numbers, detail=detail)
 
     def note_failure(self, why: str) -> None:
         """The engine is going down because something failed; a stop declared later is no orderly one."""
@@ -350,6 +352,7 @@ class Session:
         segment.close()
         self.roles.clear()
         self._steps = self._errors = 0
+        self._exceptions.clear()
         self.words = Pending(self._opened)
         self._waiting = [record for record in self._records if record.forked()]
 
@@ -358,34 +361,6 @@ class Session:
         if isinstance(self.words, Pending):
             self.words = SINK
         return self.words
-
-
-def _directory() -> Path | None:
-    configured = os.environ.get("ULLAGE_DIR")
-    if configured:
-        return Path(configured)
-    return DEFAULT_DIRECTORY if DEFAULT_DIRECTORY.is_dir() else None
-
-
-def _free_name(base: str, directory: Path) -> str:
-    taken = {snapshot.identity.get("engine_name") for snapshot in sweep.living(directory)}
-    number = 0
-    while f"{base}{number}" in taken:
-        number += 1
-    return f"{base}{number}"
-
-
-def _file_system(directory: Path) -> str | None:
-    """Return the type of the file system of ``directory``; None where the kernel does not say."""
-    device = directory.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            if line.split()[2] == number:
-                return line.partition(" - ")[2].split()[0]
-    except OSError:
-        pass
-    return None
 
 
 session = Session()

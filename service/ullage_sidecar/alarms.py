@@ -241,7 +241,8 @@ def _near_capacity(
         Key(life.process, buffer.name, "", "near_capacity"),
         (special and special.severity) or severity,
         f"{at} of {buffer.capacity} {buffer.unit}, used {buffer.used}, high water {buffer.high_water}",
-        now_ns,
+        # The first look finds what began before it: not later than the highest mark was set.
+        now_ns if last is not None else min(buffer.high_water_ns, now_ns),
         keeps=not near,
     )
 

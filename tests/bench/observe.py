@@ -7,6 +7,7 @@ ratio is the median of the ratios of each round: nanoseconds differ from machine
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import random
 import shutil
@@ -60,6 +61,20 @@ def prometheus():
     return observe
 
 
+def otel():
+    """One fact with the OpenTelemetry SDK: a gauge, with its attributes."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    gauge = MeterProvider([InMemoryMetricReader()]).get_meter("bench").create_gauge("used")
+    attributes = {"process": "vllm0/core", "buffer": "kv_blocks"}
+
+    def observe(value):
+        gauge.set(value, attributes)
+
+    return observe
+
+
 class Tensor:
     """Stands for a tensor where there is no torch: a shape and a dtype."""
 
@@ -96,9 +111,10 @@ def main():
 
     buffer = ullage.buffer("bench", capacity=CAPACITY, unit="tokens")
     client = "prometheus_client, multiprocess" if multiprocess else "prometheus_client"
-    timed = loops(
-        {"empty call": empty, "observe": buffer.observe, "check (one call more)": checked(), client: prometheus()}
-    )
+    cases = {"empty call": empty, "observe": buffer.observe, "check (one call more)": checked(), client: prometheus()}
+    if importlib.util.find_spec("opentelemetry.sdk") is not None:
+        cases["OpenTelemetry, one gauge"] = otel()
+    timed = loops(cases)
     chance = random.Random(1)
     below = [chance.randrange(int(CAPACITY * 0.85)) for _ in range(VALUES)]
     above = [chance.randrange(int(CAPACITY * 0.91), CAPACITY) for _ in range(VALUES)]

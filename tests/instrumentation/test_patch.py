@@ -189,6 +189,27 @@ def test_installing_twice_wraps_once_and_another_copy_of_the_hook_keeps_off(engi
     assert other.probe.status is ProbeStatus.DISABLED
 
 
+@pytest.mark.fault("a module of the engine is reloaded", sees="the probe, at the next check")
+def test_a_reloaded_class_is_wrapped_again_and_seen_once(engine, monkeypatch):
+    seen = []
+    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))
+    hook.install(engine)
+    monkeypatch.setitem(sys.modules, "fake_engine", engine)
+    hook.refresh()
+    engine.Scheduler().schedule(1)
+    assert seen == [1]
+
+    class Scheduler:
+        def schedule(self, budget):
+            return budget * 3
+
+    engine.Scheduler = Scheduler
+    hook.refresh()
+
+    assert engine.Scheduler().schedule(1) == 3
+    assert seen == [1, 1]
+
+
 def test_hooks_that_share_a_probe_are_counted_together_and_go_on_without_one_of_them(engine):
     seen, probe = [], _probe.SharedProbe("lifecycle")
     for target in ("Scheduler.schedule", "Scheduler.plan", "Fast.schedule"):

@@ -112,6 +112,7 @@ def test_what_holds_at_the_first_look_is_adopted_not_raised():
 
     assert world.holding(used=95) == {NEAR: "warning"}
     assert [change.what for change in world.changes] == ["adopted"]
+    assert world.changes[0].warning.since_ns == START  # when the segment says that the mark was set
     assert not world.alarms.raised
     world.holding(used=95)
     assert world.changes == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,12 @@ class Hook:
             return
         setattr(owner, attribute, self._wrap(original))
         self.probe.set(ProbeStatus.INSTALLED)
+
+    def refresh(self) -> None:
+        """Wrap again what the engine replaced: a module that was reloaded has new classes."""
+        module = sys.modules.get(self.module)
+        if module is not None and self.probe.status is ProbeStatus.INSTALLED:
+            self.install(module)
 
     def expected(self) -> None:
         """A process that should have imported the module by now makes a step: say so if it has not."""

@@ -58,6 +58,8 @@ def _register() -> None:
 
     def check() -> None:
         watch.check()
+        for hook in (*lifecycle.HOOKS, *core, *worker):
+            hook.refresh()
         for role, hooks in always:
             for hook in hooks if role in session.roles else ():
                 hook.expected()

@@ -1,0 +1,47 @@
+"""The loop of the sidecar: when it ticks, and what it says when there is nobody to watch."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ullage_sidecar import app
+from ullage_sidecar.settings import load
+
+
+def run(watch, seconds):
+    """Let the loop run for a while."""
+
+    async def limited():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(watch.run(), seconds)
+
+    asyncio.run(limited())
+
+
+@pytest.mark.fault("no hook anywhere", sees="one log line that says what to check")
+def test_without_a_hook_it_says_once_what_to_check(segments, monkeypatch, caplog):
+    monkeypatch.setattr(app, "HOOK_EXPECTED_S", 0.2)
+
+    run(app.Watch(lambda: load(environment={}, dir=segments)), 1)
+
+    (record,) = [record for record in caplog.records if "no hook found" in record.getMessage()]
+    for hint in (str(segments), "ULLAGE_DIR", "VLLM_PLUGINS", "pip show ullage"):
+        assert hint in record.getMessage()
+
+
+@pytest.mark.fault("a tick that fails", sees="the next one")
+def test_a_tick_that_fails_is_logged_and_the_next_one_is_tried(segments, monkeypatch, caplog):
+    watch, calls = app.Watch(lambda: load(environment={}, dir=segments)), []
+    monkeypatch.setattr(app, "TICK_S", 0.1)
+
+    def fail():
+        calls.append(1)
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(watch, "tick", fail)
+    run(watch, 1)
+
+    assert len(calls) > 2
+    assert "a tick failed" in caplog.text
