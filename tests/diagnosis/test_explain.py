@@ -142,6 +142,42 @@ def test_an_edit_explains_its_case_and_not_its_counter_case(edit):
     assert edit.avoid.startswith("Do not")
 
 
+CASES = {
+    "stale input": (
+        (10_210, 16_384, table(653_440), table(1_048_576)),
+        (10_210, 16_384, table(653_440), table(653_440)),
+    ),
+    "foreign input": (
+        (4, 8, {"heads": 4, "draft_heads": 8}, {"heads": 4, "draft_heads": 8}),
+        (4, 9, {"heads": 4, "draft_heads": 8}, {"heads": 4, "draft_heads": 8}),
+    ),
+    "other formula": (
+        (256, 512, {"max_num_seqs": 256}, {"max_model_len": 8192}),
+        (256, 500, {"max_num_seqs": 256}, {"max_model_len": 8192}),
+    ),
+    "connector fields": ((256, (256, 3)), (250, (256, 3))),
+    "dimensions": ((1024, (256, 4)), (256, 512)),
+    "version skew": (
+        (5, 9, {"engine_version": "0.11"}, {"engine_version": "0.32"}),
+        (5, 9, {"engine_version": "0.32"}, {"engine_version": "0.32"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_explains_its_case_and_not_its_counter_case(rule):
+    case, counter = CASES[rule]
+
+    assert rule in rules(judge(*case))
+    assert rule not in rules(judge(*counter))
+
+
+def test_an_assumption_is_exceeded_by_a_need_and_not_by_another_formula():
+    assert "static assumption" in rules(judge(512, 640, {"worst_case": 512}, role="requires"))
+    assert "static assumption" not in rules(judge(640, 512, {"worst_case": 640}, role="requires"))
+    assert "static assumption" not in rules(judge(512, 640, {"worst_case": 512}, {"batch": 640}, role="requires"))
+
+
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.id)
 def test_what_is_kept_reproduces_both_numbers(edit):
     for case in (edit.case, edit.counter):
