@@ -352,7 +352,7 @@ def test_rows_of_the_bitmask_are_counted_and_its_worst_case_is_planned_for(run):
     )["grammar_bitmask"]
 
     assert (rows.capacity, rows.high_water, rows.used, rows.observations) == (64, 60, 1, 2)
-    assert (rows.unit, rows.kind.name, rows.warn_at) == ("rows", "HARD", 64)
+    assert (rows.unit, rows.kind.name) == ("rows", "FIXED")
 
 
 def test_a_bitmask_that_is_too_short_is_a_noted_exception(run):

@@ -29,10 +29,10 @@ def _filled(result: Any, args: Args, _kwargs: Kwargs) -> None:
     allocated = args[0]._grammar_bitmask.shape[0]  # noqa: SLF001  as vLLM names it
     rows = _watched.rows
     if rows is None or rows.capacity != allocated:
+        # It has a row for each position of each sequence: the worst case fills it, and that is no reason to warn.
         rows = _watched.rows = buffer(
-            "grammar_bitmask", capacity=allocated, unit="rows", kind="hard", limit="max_num_seqs"
+            "grammar_bitmask", capacity=allocated, unit="rows", kind="fixed", limit="max_num_seqs"
         )
-        rows.warn_at(allocated)  # it has a row for each position of each sequence: the worst case fills it
     rows.observe(result.shape[0])
 
 
