@@ -93,8 +93,11 @@ def _state(process, state):
 
 
 def _exists(pid):
+    """Tell whether any thread of a process is left: its leader can be a zombie while others still end."""
+    process = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        threads = len(list((process / "task").iterdir()))
+        return threads > 1 or (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
