@@ -265,7 +265,7 @@ def _checking(contract: Contract) -> _Checking:
     def check(tensor: Any, source: str = "tensor") -> bool:
         nonlocal checks
         try:
-            if tensor.shape == good_shape and tensor.dtype is good_dtype and source == good_source:
+            if tensor.shape == good_shape and tensor.dtype is good_dtype and source is good_source:
                 checks += 1
                 words[0] = checks
                 return True

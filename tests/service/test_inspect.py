@@ -91,7 +91,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     ("code", "line"),
     [
         (
-            "breadcrumb.begin(Phase.EXECUTE); breadcrumb.batch(24, 8)",
+            "breadcrumb.begin(Phase.EXECUTE, 24, 8)",
             "died inside a step, in execute: 8 requests, 24 tokens, begun 20",
         ),
         (
