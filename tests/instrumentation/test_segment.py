@@ -366,8 +366,10 @@ def test_a_segment_is_readable_by_others_whatever_the_umask(segments):
 def test_a_read_costs_no_more_than_a_scrape_can_bear(segment):
     for index in range(200):
         write_buffer(segment, f"buffer {index}")
-    start = time.perf_counter()
+    taken = []
+    for _ in range(9):
+        start = time.perf_counter()
+        reader.read(segment.path, events=False)
+        taken.append(time.perf_counter() - start)
 
-    reader.read(segment.path, events=False)
-
-    assert time.perf_counter() - start < 0.1  # 3 ms on an idle machine
+    assert min(taken) < 0.1  # 3 ms on an idle machine; one that freezes does not freeze nine times
