@@ -175,8 +175,9 @@ def _watch_activity(snapshots: Iterable[Snapshot], history: History, now_ns: int
 
 def _name(snapshots: Iterable[Snapshot], history: History) -> None:
     """Give each incarnation its process name; it keeps it, whoever else comes or goes."""
-    known = {s.incarnation for s in snapshots}
-    taken = {label for inc, (_, label) in history.names.items() if inc in known and inc not in history.endings}
+    # A name is free once its process is dead, also if nobody has noted that yet: it may have been restarted since.
+    living = {s.incarnation for s in snapshots if s.alive} | history.lock_lost
+    taken = {label for incarnation, (_, label) in history.names.items() if incarnation in living}
     for snapshot in snapshots:
         base, label = history.names.get(snapshot.incarnation, ("", ""))
         if base == snapshot.name:

@@ -122,6 +122,16 @@ def test_two_living_processes_of_one_name_are_told_apart_and_keep_their_names():
     assert shown(state) == {"vllm0/core": "killed", "vllm0/core-2": "running"}
 
 
+def test_a_death_and_a_restart_between_two_looks_keep_the_name():
+    world = World()
+    world.look(snapshot("first"))
+
+    state = world.look(snapshot("first", alive=False), snapshot("second", started_ns=START + 1))
+
+    assert shown(state) == {"vllm0/core": "running"}
+    assert exits(state) == {("vllm0/core", "killed", "primary"): 1}
+
+
 def test_a_process_that_learns_its_name_is_renamed():
     world = World()
     world.look(snapshot("one", "vllm0/main"))
