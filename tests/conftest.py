@@ -17,8 +17,8 @@ FAULTS = pytest.StashKey()
 RELIABILITY = """# Reliability
 
 What the hook, the segment and the sidecar survive. Written by the test run (`make reliability`), never by hand: a line
-for each kind of fault, how often it was tried, how often host and data survived it, how often something that was stored
-was lost, and what the user sees. {kinds} kinds.
+for each kind of fault, how often it was tried, and in how many tries the test found host and data as they must be; a
+try in which it did not counts as lost. Then what the user sees. The counts are those of `make test`. {kinds} kinds.
 
 | fault | tried | survived | lost | the user sees |
 |---|---|---|---|---|

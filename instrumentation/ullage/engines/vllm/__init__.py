@@ -9,7 +9,7 @@ from ullage import safety
 from ullage.session import session
 
 SUPPORTED = ((0, 22), (0, 34))
-"""First version supported, and first one not: what was read of the hooked functions, see docs/engines.md."""
+"""First version supported, and first one not: where the hooked functions were read. Tested is 0.32.0."""
 
 _registered = False
 
