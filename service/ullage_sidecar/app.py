@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ullage")
 TICK_S = 1.0
-DEATH_POLL_S = 0.1
+DEATH_POLL_S = 0.25  # what is left of the budget at rest goes into waking up
 READY_WITHIN_S = 10.0
 HOOK_EXPECTED_S = 60.0
 NO_HOOK = (

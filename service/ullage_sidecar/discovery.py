@@ -57,7 +57,7 @@ def find(directory: Path, *, events: bool = False) -> Found:
 
 
 def living(directory: Path) -> frozenset[str]:
-    """Return the file names of the segments whose writer lives: cheap enough to ask ten times a second."""
+    """Return the file names of the segments whose writer lives: cheap enough to ask several times a second."""
     names = []
     try:
         paths = [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
