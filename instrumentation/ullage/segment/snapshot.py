@@ -172,6 +172,12 @@ class Snapshot:
         """What the processes of one engine share."""
         return str(self.identity.get("engine_id", ""))
 
+    @property
+    def last_sign_ns(self) -> int:
+        """The latest thing that the process is known to have done, in ns since the epoch."""
+        process = self.process
+        return max(process.started_ns, process.step_ns, process.exception_ns, process.stop_ns, process.failure_ns)
+
     def outcome(self, others: Iterable[Snapshot] = ()) -> Outcome:
         """Tell how this process, if it is dead, ended.
 
