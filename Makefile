@@ -62,7 +62,9 @@ clean: ## Remove what setup installed
 
 .tools/.prometheus: tests/tools/fetch-deb.sh
 	@mkdir -p .tools
-	@echo "ullage: unpacking Prometheus 2.53 for the tests"
-	@tests/tools/fetch-deb.sh trixie .tools/prometheus prometheus promtool 2>.tools/prometheus.log || \
-	{ echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
+	@echo "ullage: unpacking Prometheus 2.53 and 3, and Alertmanager, for the tests"
+	@tests/tools/fetch-deb.sh trixie .tools/prometheus prometheus promtool prometheus-alertmanager \
+	2>.tools/prometheus.log || { echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
+	@tests/tools/fetch-deb.sh sid .tools/prometheus-next prometheus promtool 2>.tools/prometheus-next.log || \
+	{ echo "ullage: NO PROMETHEUS 3 here, the tests go on with 2.53 alone:"; tail -n 3 .tools/prometheus-next.log; }
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -40,6 +42,23 @@ def until(condition, timeout=20.0, what="the condition"):
         if time.monotonic() > deadline:
             pytest.fail(f"{what} did not come true within {timeout:g} s; last: {value!r}")
         time.sleep(0.02)
+
+
+class Prometheus(NamedTuple):
+    """One release of Prometheus: its version, its server and its checker."""
+
+    version: str
+    prometheus: Path
+    promtool: Path
+
+    @classmethod
+    def of(cls, binaries):
+        """Return the release whose programs are in the directory ``binaries``; None if they do not run."""
+        try:
+            said = subprocess.run([binaries / "promtool", "--version"], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return cls(re.search(r"version ([0-9.]+)", said.stdout)[1], binaries / "prometheus", binaries / "promtool")
 
 
 class Program:
