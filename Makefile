@@ -5,12 +5,12 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types reliability bench clean
+.PHONY: help setup demo test test-long lint types reliability bench docs clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: .venv/.ready .venv/.engine .tools/.prometheus ## Install ullage, the engine and the test tools
+setup: .venv/.ready .venv/.engine .tools/.monitoring ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -40,6 +40,9 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/step.py
 	$(BIN)/python tests/bench/indexer.py
 
+docs: .venv/.ready ## Write docs/metrics.md from the code
+	$(BIN)/python tests/support/metrics_page.py
+
 clean: ## Remove what setup installed
 	rm -rf .venv .tools
 
@@ -60,7 +63,7 @@ clean: ## Remove what setup installed
 	tail -n 3 .venv/engine.log; fi
 	@touch $@
 
-.tools/.prometheus: tests/tools/fetch-deb.sh
+.tools/.monitoring: tests/tools/fetch-deb.sh
 	@mkdir -p .tools
 	@echo "ullage: unpacking Prometheus 2.53 and 3, and Alertmanager, for the tests"
 	@tests/tools/fetch-deb.sh trixie .tools/prometheus prometheus promtool prometheus-alertmanager \
