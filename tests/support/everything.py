@@ -70,6 +70,7 @@ def _segments(now_ns):
             _claim("", 0, tally=True, checks=7, violations=2, violation_first_ns=START),
         ],
         hook_errors=3,
+        dropped_buffers=1,
         **full,
     )
     return (
@@ -95,4 +96,4 @@ def everything():
 
 def samples():
     """Return every sample: (name, labels, value)."""
-    return [(s.name, s.labels, s.value) for family in everything() for s in family.samples]
+    return [(s.name, s.labels, float(s.value)) for family in everything() for s in family.samples]
