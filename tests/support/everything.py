@@ -1,4 +1,4 @@
-"""A sidecar's view of pods in which everything there is to know is there, scraped from the real collector."""
+"""A pod in which everything has happened that the metrics can tell, scraped from the real collector."""
 
 from __future__ import annotations
 
