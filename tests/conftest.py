@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
 import pytest
-from harness import ROOT, Program, Prometheus, Sidecar, missing
+from harness import ROOT, Program, Release, Sidecar, missing
 
 MIN_FAULTS = 40
 FAULTS = pytest.StashKey()
@@ -49,9 +47,7 @@ def program(segments):
 
     yield start
     for one in started:
-        with contextlib.suppress(OSError):
-            os.killpg(one.process.pid, signal.SIGKILL)  # with the children it forked
-        one.process.communicate(timeout=60)
+        one.end()
 
 
 @pytest.fixture
@@ -65,15 +61,13 @@ def sidecar(segments):
 
     yield start
     for one in started:
-        one.process.kill()
-        one.process.wait()
-        one.log_file.close()
+        one.end()
 
 
 @pytest.fixture(scope="session")
 def prometheuses():
     """Every release of Prometheus that is here, oldest first: 2.53, and 3 unless Debian's sid did not have it."""
-    old, new = (Prometheus.of(ROOT / ".tools" / name / "usr/bin") for name in ("prometheus", "prometheus-next"))
+    old, new = (Release.of(ROOT / ".tools" / name / "usr/bin") for name in ("prometheus", "prometheus-next"))
     if old is None:
         missing("no Prometheus 2.53 in .tools: see .tools/prometheus.log")
     return [old] if new is None else [old, new]

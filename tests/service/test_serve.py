@@ -421,6 +421,4 @@ def test_settings_are_reloaded_on_sighup_and_bad_ones_change_nothing(told, segme
         assert "clear_ration" in watching.log()
         assert "those from before hold" in watching.log()
     finally:
-        watching.process.kill()
-        watching.process.wait()
-        watching.log_file.close()
+        watching.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -44,7 +45,7 @@ def until(condition, timeout=20.0, what="the condition"):
         time.sleep(0.02)
 
 
-class Prometheus(NamedTuple):
+class Release(NamedTuple):
     """One release of Prometheus: its version, its server and its checker."""
 
     version: str
@@ -88,6 +89,12 @@ class Program:
         """End it as the kernel would for want of memory."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def end(self):
+        """Kill it with the children it forked, and forget what it wrote."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
 
     def finish(self):
         """Wait for its end; return its output. It must have ended well."""
@@ -168,3 +175,9 @@ class Sidecar:
         """End it with SIGTERM, and return its exit status."""
         self.process.terminate()
         return self.process.wait(timeout=20)
+
+    def end(self):
+        """Kill it, and forget its log."""
+        self.process.kill()
+        self.process.wait()
+        self.log_file.close()
