@@ -19,7 +19,7 @@ from ullage.diagnosis.claims import (
     Disagreement,
     Shape,
     differing,
-    disagreements,
+    disagreement,
 )
 from ullage.errors import ShapeViolation
 from ullage.segment import layout
@@ -120,7 +120,7 @@ class Contract:
                 session.register(record)
             else:
                 record.publish(payload)
-            self._report_disagreements()
+            self._report_disagreements(claim)
 
     def compare(
         self,
@@ -190,7 +190,8 @@ class Contract:
         for claim in self._claims.values():
             if claim.source == actual.source:
                 continue
-            found += [(claim, wrong.dims) for wrong in disagreements((actual, claim), self.relations)]
+            wrong = disagreement(actual, claim, self.relations)
+            found += [(claim, wrong.dims)] if wrong is not None else []
         if self.dtype and actual.dtype != self.dtype:
             found.append((Claim("the contract", "requires", actual.shape, {}, self.dtype), ()))
         own = self._claims.get(actual.source)
@@ -206,8 +207,11 @@ class Contract:
         session.emit(EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=text)
         safety.log_once(f"shape violation in {self.name}: {text}")
 
-    def _report_disagreements(self) -> None:
-        for found in disagreements(self._claims.values(), self.relations):
+    def _report_disagreements(self, claim: Claim) -> None:
+        for other in self._claims.values():
+            found = disagreement(other, claim, self.relations) if other is not claim else None
+            if found is None:
+                continue
             pair = (found.provider, found.requirement)
             if pair not in self._known:
                 self._known.add(pair)
