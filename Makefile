@@ -5,10 +5,10 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types dashboards reliability bench docs clean
+.PHONY: help setup demo test test-long lint types dashboards dashboards-preview reliability bench docs clean
 
 help: ## Show what there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
 setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema ## Install ullage, the engine and the test tools
 
@@ -32,6 +32,9 @@ types: .venv/.ready ## Check types
 
 dashboards: .venv/.ready ## Write the Grafana dashboards
 	$(BIN)/python dashboards/build.py
+
+dashboards-preview: setup .tools/.preview ## Draw the dashboards from live data into docs/img; needs npm and Chromium
+	$(BIN)/python dashboards/preview/draw.py .tools/preview/dist
 
 reliability: setup ## Write docs/reliability.md from a run of the tests
 	ULLAGE_WRITE_RELIABILITY=1 $(BIN)/python -m pytest
@@ -83,4 +86,14 @@ clean: ## Remove what setup installed
 	@npm install --prefix .tools/grafana-schema --ignore-scripts --no-package-lock --no-audit --no-fund \
 	>.tools/grafana-schema.log 2>&1 || \
 	{ echo "ullage: no npm here, the dashboards are not held against Grafana's types:"; tail -n 3 .tools/grafana-schema.log; }
+	@touch $@
+
+PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json vite.config.js src)
+.tools/.preview: .venv/.ready $(PREVIEW) $(wildcard dashboards/preview/src/*)
+	@mkdir -p .tools/preview
+	@echo "ullage: building the preview, with about 500 MB of Grafana's components"
+	@$(UV) --group preview
+	@cp -r $(PREVIEW) .tools/preview/
+	@npm install --prefix .tools/preview --ignore-scripts --no-package-lock --no-audit --no-fund --silent
+	@cd .tools/preview && npx --no-install vite build --logLevel error
 	@touch $@

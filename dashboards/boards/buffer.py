@@ -21,7 +21,7 @@ from boards.panels import (
 )
 
 _WHERE = f"{{{{buffer}}}} {{{{process}}}} {PLACE}"
-_RATIO = q.of_model(q.usage())
+_RATIO = q.with_info(q.of_model(q.usage()), "kind")
 _HIGH_WATER = q.of_model(q.buffer("ullage_buffer_high_water_ratio"))
 _VIOLATIONS = q.of_model(q.buffer("ullage_bounds_violations_total"))
 _BUCKET = "ullage_buffer_occupancy_ratio_bucket"
@@ -31,6 +31,15 @@ def _observations(le: str) -> str:
     return q.rate(q.buffer(_BUCKET, f'le="{le}"'))
 
 
+_SHARES = {
+    "0.5": ("≤ 50 %", BLUE),
+    "0.75": ("≤ 75 %", BLUE),
+    "0.9": ("≤ 90 %", BLUE),
+    "0.95": ("≤ 95 %", ORANGE),
+    "0.99": ("≤ 99 %", ORANGE),
+    "1.0": ("≤ 100 %", ORANGE),
+    "+Inf": ("> 100 %", VERMILLION),
+}
 _IN_RANGE = f"increase({q.buffer(_BUCKET)}[$__range])"
 _BELOW_90 = f"{_observations('0.9')} / ignoring (le) ({_observations('+Inf')} > 0)"
 
@@ -52,7 +61,7 @@ AT_A_GLANCE = Section(
         numbers(
             "Highest use now",
             "The pod that is nearest to full: what its last observation needed, as a share of its capacity.",
-            Query(f"max({_RATIO})"),
+            Query(f"max({q.living(_RATIO)})"),
             unit="percentunit",
             width=5,
             steps=FULLNESS,
@@ -61,7 +70,7 @@ AT_A_GLANCE = Section(
         numbers(
             "Highest use ever",
             "The highest share that any observation of these processes needed. Above 100 %: it was out of bounds.",
-            Query(f"max({_HIGH_WATER})"),
+            Query(f"max({q.with_info(_HIGH_WATER, 'kind')})"),
             unit="percentunit",
             width=5,
             steps=FULLNESS,
@@ -70,7 +79,7 @@ AT_A_GLANCE = Section(
         numbers(
             "At or above the threshold",
             "Buffers that are so full now that their sidecar warns.",
-            Query(f"count({_RATIO} >= on ({q.BUFFER}) {q.buffer('ullage_warning_threshold_ratio')})"),
+            Query(f"count({q.living(_RATIO)} >= on ({q.BUFFER}) {q.threshold()})"),
             unit="none",
             width=5,
             steps=ANY_WARNS,
@@ -94,9 +103,7 @@ CAPACITY = Section(
             "What the last observation needed, as a share of the capacity, in each process. The colour tells how near "
             "it is at the end; the dashed line is the sidecar's threshold.",
             Query(_RATIO, _WHERE),
-            Query(
-                f"min by (buffer) ({q.of_model(q.buffer('ullage_warning_threshold_ratio'))})", "threshold {{buffer}}"
-            ),
+            Query(f"min by (buffer) ({q.of_model(q.threshold())})", "threshold {{buffer}}"),
             unit="percentunit",
             height=9,
             steps=FULLNESS,
@@ -122,7 +129,7 @@ CAPACITY = Section(
             "High water",
             "The most that any observation of the process needed, and when. Choose a capacity from the highest of "
             "all, with a margin: for a hard buffer the worst case, not the average.",
-            Query(q.with_info(_HIGH_WATER, "kind, unit, limit", "")),
+            Query(q.with_info(_HIGH_WATER, "kind, unit, limit")),
             Query(
                 q.with_info(
                     q.of_model(f"1000 * {q.buffer('ullage_buffer_high_water_timestamp_seconds')}"),
@@ -147,7 +154,7 @@ CAPACITY = Section(
             },
             sort="of capacity",
             width=24,
-            height=9,
+            height=7,
         ),
     ],
 )
@@ -170,6 +177,7 @@ OCCUPANCY = Section(
             Query(f"sum by (le) ({q.of_model(_IN_RANGE)})", "{{le}}"),
             unit="short",
             buckets=True,
+            names=_SHARES,
         ),
     ],
 )
@@ -182,11 +190,11 @@ EVENTS = Section(
             "Per second, over all pods. Exhausted: a running request was preempted, or an allocation failed. "
             "Deferred: a waiting request was not admitted yet, which is queueing, and normal.",
             Query(
-                f"sum by (buffer) ({q.of_model(q.rate(q.buffer('ullage_buffer_exhaustions_total')))})",
+                f"sum by (buffer) ({q.of_model(q.rate(q.buffer('ullage_buffer_exhaustions_total')))}) > 0",
                 "exhausted {{buffer}}",
             ),
             Query(
-                f"sum by (buffer) ({q.of_model(q.rate(q.buffer('ullage_buffer_deferrals_total')))})",
+                f"sum by (buffer) ({q.of_model(q.rate(q.buffer('ullage_buffer_deferrals_total')))}) > 0",
                 "deferred {{buffer}}",
             ),
             unit="eps",
@@ -197,7 +205,7 @@ EVENTS = Section(
             "Resizes",
             "Changes of the capacity, over all pods. A buffer that grows again and again was made too small.",
             Query(
-                f"sum by (buffer, direction) ({q.of_model(q.increase(q.buffer('ullage_buffer_resizes_total')))}) > 0",
+                f"sum by (buffer, direction) ({q.of_model(q.added(q.buffer('ullage_buffer_resizes_total')))})",
                 "{{buffer}} {{direction}}",
             ),
             unit="none",

@@ -7,8 +7,9 @@ from boards.frame import Section, board, link_to
 from boards.panels import (
     ANY_ALARMS,
     ANY_WARNS,
+    BLUE,
+    DEEP_BLUE,
     FULLNESS,
-    GREY,
     ORANGE,
     PROBES,
     SEVERITIES,
@@ -16,6 +17,7 @@ from boards.panels import (
     VERMILLION,
     Column,
     Query,
+    bands,
     lines,
     numbers,
     rows,
@@ -24,14 +26,14 @@ from boards.panels import (
 TOP = 20
 
 _PLACE = {
-    "process": Column("process", link=link_to("process", pod="pod", process="process")),
+    "process": Column("process", width=140, link=link_to("process", pod="pod", process="process")),
     "pod": Column("pod"),
-    "instance": Column("instance"),
+    "instance": Column("instance", width=145),
 }
 _NEAREST = {
     "buffer": Column("buffer", link=link_to("buffer", buffer="buffer")),
-    "kind": Column("kind", width=90),
-    "Value": Column("of capacity", "percentunit", 170, FULLNESS, gauge=True),
+    "kind": Column("kind", width=85),
+    "Value": Column("of capacity", "percentunit", 130, FULLNESS, gauge=True),
     **_PLACE,
 }
 
@@ -50,7 +52,7 @@ AT_A_GLANCE = Section(
             "Sidecars that answer. Fewer than the pods you run: a pod has no sidecar, or Prometheus does not reach it.",
             Query(f"count({q.target('ullage_build_info')})"),
             unit="none",
-            width=3,
+            width=2,
         ),
         numbers(
             "Processes by state",
@@ -78,7 +80,7 @@ AT_A_GLANCE = Section(
             "Contracts with claims that do not fit each other, each counted once per pod. Known before any traffic.",
             Query(f"count(max by ({q.TARGET}, contract) ({_DISAGREEMENTS}) > 0)"),
             unit="none",
-            width=2,
+            width=3,
             steps=ANY_WARNS,
         ),
         numbers(
@@ -107,9 +109,9 @@ SATURATION = Section(
     [
         rows(
             f"Nearest to full now: top {TOP}",
-            "What the last observation needed, as a share of the capacity. Full is normal for kind managed (the "
-            "engine applies back-pressure), and damage for kind hard.",
-            Query(f"topk({TOP}, {q.with_info(q.of_model(q.usage()), 'kind')})"),
+            "What the last observation of a living process needed, as a share of the capacity. Full is normal for "
+            "kind managed (the engine applies back-pressure), and damage for kind hard.",
+            Query(f"topk({TOP}, {q.with_info(q.living(q.of_model(q.usage())), 'kind')})"),
             columns=_NEAREST,
             sort="of capacity",
             height=10,
@@ -122,24 +124,25 @@ SATURATION = Section(
             sort="of capacity",
             height=10,
         ),
-        lines(
-            "Fullest buffer of each name",
-            "For each buffer name the pod that is nearest to full. The colour tells how near it is at the end; the "
-            "dashed line is the lowest threshold at which a sidecar warns.",
-            Query(f"max by (buffer) ({q.with_info(q.of_model(q.usage()), 'kind')})", "{{buffer}}"),
-            Query(f"min({q.of_model(q.buffer('ullage_warning_threshold_ratio'))})", "threshold"),
+        bands(
+            "Fullest of each buffer, against its warning threshold",
+            "For each buffer name the pod that is nearest to full. At 100 % of the threshold its sidecar warns; the "
+            "threshold is the sidecar's own setting, usually 90 % of the capacity.",
+            Query(
+                f"max by (buffer) ({q.living(q.of_model(q.usage()))} / on ({q.BUFFER}) {q.threshold()})", "{{buffer}}"
+            ),
             unit="percentunit",
-            steps=FULLNESS,
-            dashed=["threshold"],
-            colours={"threshold": GREY},
-            most=1,
+            steps=((None, BLUE), (0.8, ORANGE), (1, VERMILLION)),
         ),
         lines(
             "Exhaustions",
             "Running requests preempted and allocations that failed, per second. A few are back-pressure; if they go "
             "on, the pods have too little room for their load.",
-            Query(f"sum by (buffer) ({q.of_model(q.rate(q.buffer('ullage_buffer_exhaustions_total')))})", "{{buffer}}"),
+            Query(
+                f"sum by (buffer) ({q.of_model(q.rate(q.buffer('ullage_buffer_exhaustions_total')))}) > 0", "{{buffer}}"
+            ),
             unit="eps",
+            by_initial=True,
         ),
     ],
 )
@@ -161,15 +164,17 @@ CORRECTNESS = Section(
                 "Value #B": Column("violations", width=110, steps=ANY_ALARMS),
             },
             sort="pods that disagree",
+            height=7,
             none="no contracts",
         ),
         lines(
             "Violations",
             "Counted so far, over all pods: a step up is a violation, a step down a pod that is gone. One that "
             "happened before the first scrape starts above zero.",
-            Query(f"sum by (buffer) ({_BOUNDS})", "bounds {{buffer}}"),
-            Query(f"sum by (contract) ({_SHAPES})", "shape {{contract}}"),
+            Query(f"sum by (buffer) ({_BOUNDS}) > 0", "bounds {{buffer}}"),
+            Query(f"sum by (contract) ({_SHAPES}) > 0", "shape {{contract}}"),
             unit="none",
+            height=7,
             steps=ANY_ALARMS,
         ),
     ],
@@ -183,12 +188,13 @@ EXITS = Section(
             "Processes that ended, by outcome. Killed: by a signal that nobody handles, as for want of memory. "
             "Crashed: it said so itself. Consequential: another process of its engine was first.",
             Query(
-                f"sum by (outcome, cause) ({q.of_model(q.increase(q.process('ullage_process_exits_total')))}) > 0",
+                f"sum by (outcome, cause) ({q.of_model(q.added(q.process('ullage_process_exits_total')))})",
                 "{{outcome}}, {{cause}}",
             ),
             unit="none",
             bars=True,
-            colours={f"{state}.*": STATES[state] for state in ("stopped", "killed", "crashed")},
+            colours={f"{state}, primary": STATES[state] for state in ("stopped", "killed", "crashed")}
+            | {".*, consequential": DEEP_BLUE},
         ),
         rows(
             "Not running",

@@ -117,33 +117,22 @@ def _plain(variable: _Variable) -> _Variable:
 
 
 def _annotations() -> Iterable[AnnotationQuery]:
-    yield _annotation(
-        "Resizes",
-        promql.appeared(promql.buffer("ullage_buffer_resizes_total"), f"{promql.BUFFER}, direction"),
-        f"{{{{buffer}}}} resized ({{{{direction}}}}), {{{{process}}}} {PLACE}",
-        ORANGE,
-    )
-    violations = (
-        promql.appeared(promql.buffer("ullage_bounds_violations_total"), promql.BUFFER),
-        promql.appeared(promql.process("ullage_shape_violations_total"), promql.CONTRACT),
-    )
-    yield _annotation(
-        "Violations",
-        " or ".join(violations),
-        f"violation of {{{{buffer}}}}{{{{contract}}}}, {{{{process}}}} {PLACE}",
-        VERMILLION,
-    )
-    yield _annotation(
-        "Exits",
-        promql.appeared(promql.process("ullage_process_exits_total"), f"{promql.PROCESS}, outcome, cause"),
-        f"{{{{process}}}} {{{{outcome}}}} ({{{{cause}}}}), {PLACE}",
-        PURPLE,
-    )
+    resizes = _added(promql.buffer("ullage_buffer_resizes_total"))
+    yield _annotation("Resizes", resizes, "{{buffer}} resized ({{direction}})", ORANGE)
+    bounds = _added(promql.buffer("ullage_bounds_violations_total"))
+    shapes = _added(promql.process("ullage_shape_violations_total"))
+    yield _annotation("Violations", f"{bounds} or {shapes}", "violation of {{buffer}}{{contract}}", VERMILLION)
+    exits = _added(promql.process("ullage_process_exits_total"))
+    yield _annotation("Exits", exits, "{{outcome}} ({{cause}})", PURPLE)
+
+
+def _added(counter: str) -> str:
+    return promql.of_model(promql.added(counter))
 
 
 def _annotation(name: str, expr: str, title: str, colour: str) -> AnnotationQuery:
     query = AnnotationQuery().name(name).datasource(DATASOURCE).enable(enable=True).icon_color(colour)
-    return query.expr(expr).title_format(title).step("60s")
+    return query.expr(expr).title_format(f"{title}, {{{{process}}}} {PLACE}").step("60s")
 
 
 def _links() -> DashboardLink:

@@ -28,12 +28,26 @@ DATASOURCE = look.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 # Okabe and Ito's colours, which stay apart for colour-blind eyes; the blues are those that show on dark and light.
 BLUE, DEEP_BLUE, ORANGE, VERMILLION, PURPLE, GREY = "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#999999"
+GREEN, YELLOW = "#009E73", "#F0E442"
 
 Steps = tuple[tuple[float | None, str], ...]
 CALM: Steps = ((None, BLUE),)
 FULLNESS: Steps = ((None, BLUE), (0.75, ORANGE), (0.9, VERMILLION))
 ANY_WARNS: Steps = ((None, BLUE), (1, ORANGE))
 ANY_ALARMS: Steps = ((None, BLUE), (1, VERMILLION))
+
+# By initial: a buffer has its colour everywhere, and most of those of one process are apart. Grafana has such a palette
+# of its own, but too new a one: an older Grafana refuses a panel that names it.
+INITIALS = {
+    "[a-c].*": GREEN,
+    "[d-j].*": PURPLE,
+    "k.*": BLUE,
+    "[l-q].*": YELLOW,
+    "r[a-t].*": ORANGE,
+    "r[u-z].*": VERMILLION,
+    "s[a-s].*": DEEP_BLUE,
+    "(s[t-z]|[t-z]).*": GREY,
+}
 
 STATES = {"running": BLUE, "stalled": ORANGE, "stopped": GREY, "killed": VERMILLION, "crashed": PURPLE}
 SEVERITIES = {"critical": VERMILLION, "warning": ORANGE, "info": BLUE}
@@ -103,6 +117,7 @@ def lines(
     colours: Mapping[str, str] | None = None,
     steps: Steps | None = None,
     dashed: Sequence[str] = (),
+    by_initial: bool = False,
     bars: bool = False,
     most: float | None = None,
     bytes_by: Sequence[str] = (),
@@ -110,8 +125,8 @@ def lines(
 ) -> Panel:
     """Draw series over time.
 
-    ``dashed`` names series that are limits; ``steps`` colours each series by its last value; series that are named in
-    ``colours`` (a regular expression) have that one; queries in ``bytes_by`` are in bytes.
+    ``dashed`` names series that are limits; ``steps`` colours each series by its last value, ``by_initial`` by its
+    name; those named in ``colours`` (a regular expression) have that one; queries in ``bytes_by`` are in bytes.
     """
     panel = (
         timeseries.Panel()
@@ -124,7 +139,7 @@ def lines(
         .no_value(none)
         .min(0)
         .line_width(1 if bars else 2)
-        .fill_opacity(70 if bars else 5)
+        .fill_opacity(70 if bars else 0)
         .draw_style(look.GraphDrawStyle.BARS if bars else look.GraphDrawStyle.LINE)
         .show_points(look.VisibilityMode.NEVER)
         .legend(
@@ -147,12 +162,11 @@ def lines(
         panel.thresholds(_thresholds(steps)).color_scheme(FieldColor().mode(FieldColorModeId.THRESHOLDS))
     for ref_id in bytes_by:
         panel.override_by_query(ref_id, [DynamicConfigValue(id_val="unit", value="bytes")])
-    for name, colour in (colours or {}).items():
-        panel.override_by_regexp(name, [_fixed(colour)])
+    for name, colour in ((INITIALS if by_initial else {}) | dict(colours or {})).items():
+        panel.override_by_regexp(f"^({name})$", [_fixed(colour)])
     for name in dashed:
         style = DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 6]})
-        fill = DynamicConfigValue(id_val="custom.fillOpacity", value=0)
-        panel.override_by_regexp(name, [style, fill])
+        panel.override_by_regexp(f"^({name})$", [style])
     return panel.build()
 
 
@@ -214,10 +228,12 @@ def bars(
     width: int = 12,
     height: int = 8,
     buckets: bool = False,
-    steps: Steps = CALM,
-    most: float | None = None,
+    names: Mapping[str, tuple[str, str]],
 ) -> Panel:
-    """Draw a bar for each series, as of now. ``buckets`` turns a histogram's cumulative counts into plain ones."""
+    """Draw a bar for each series, as of now; ``names`` gives each a title and a colour.
+
+    ``buckets`` turns a histogram's cumulative counts into plain ones.
+    """
     panel = (
         bargauge.Panel()
         .title(title)
@@ -228,37 +244,47 @@ def bars(
         .unit(unit)
         .no_value("none")
         .min(0)
-        .thresholds(_thresholds(steps))
+        .decimals(0)
+        .thresholds(_thresholds(CALM))
         .color_scheme(FieldColor().mode(FieldColorModeId.THRESHOLDS))
         .orientation(look.VizOrientation.HORIZONTAL)
         .display_mode(look.BarGaugeDisplayMode.BASIC)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .targets([_target(0, query, instant=True, buckets=buckets)])
     )
-    if most is not None:
-        panel.max(most)
+    for name, (shown, colour) in names.items():
+        panel.override_by_name(name, [DynamicConfigValue(id_val="displayName", value=shown), _fixed(colour)])
     return panel.build()
 
 
-def states(title: str, description: str, query: Query, names: Mapping[str, str], *, width: int, height: int) -> Panel:
-    """Draw a band for each series; its values are positions in ``names``, which have colours."""
-    mapping = {
-        str(index): ValueMappingResult(text=name, color=colour, index=index)
-        for index, (name, colour) in enumerate(names.items())
-    }
-    return (
+def bands(
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    unit: str,
+    width: int = 12,
+    height: int = 8,
+    steps: Steps = CALM,
+    names: Mapping[str, str] | None = None,
+) -> Panel:
+    """Draw a band for each series, coloured by ``steps``, or its values are positions in ``names``."""
+    panel = (
         statetimeline.Panel()
         .title(title)
         .description(description)
         .datasource(DATASOURCE)
         .span(width)
         .height(height)
-        .unit("none")
+        .unit(unit)
         .no_value("none")
-        .mappings([ValueMap(options=mapping)])
-        .thresholds(_thresholds(CALM))
+        .thresholds(_thresholds(steps))
+        .color_scheme(FieldColor().mode(FieldColorModeId.THRESHOLDS))
+        .max_data_points(100)  # a band needs no more, and over a large fleet each costs
         .merge_values(merge_values=True)
-        .show_value(look.VisibilityMode.AUTO)
+        .show_value(look.VisibilityMode.NEVER)
+        .row_height(0.8)
+        .fill_opacity(90)
         .legend(
             common.VizLegendOptions()
             .display_mode(look.LegendDisplayMode.LIST)
@@ -266,8 +292,14 @@ def states(title: str, description: str, query: Query, names: Mapping[str, str],
             .show_legend(show_legend=True)
         )
         .targets([_target(0, query)])
-        .build()
     )
+    if names:
+        mapping = {
+            str(index): ValueMappingResult(text=name, color=colour, index=index)
+            for index, (name, colour) in enumerate(names.items())
+        }
+        panel.mappings([ValueMap(options=mapping)])
+    return panel.build()
 
 
 def _named(queries: Sequence[Query]) -> bool:
@@ -299,7 +331,7 @@ def _fixed(colour: str) -> DynamicConfigValue:
 
 
 def _column(column: Column) -> list[DynamicConfigValue]:
-    found = [DynamicConfigValue(id_val="unit", value=column.unit)]
+    found = [DynamicConfigValue(id_val="unit", value=column.unit), DynamicConfigValue(id_val="noValue", value="-")]
     if column.width:
         found.append(DynamicConfigValue(id_val="custom.width", value=column.width))
     if column.steps:

@@ -15,10 +15,10 @@ from boards.panels import (
     STATES,
     Column,
     Query,
+    bands,
     lines,
     numbers,
     rows,
-    states,
 )
 
 _WHERE = f"{{{{process}}}} {PLACE}"
@@ -26,26 +26,20 @@ _STATE = "ullage_process_state"
 _OF_STATE = [q.process(_STATE, f'{_STATE}="{name}"') for name in STATES]
 _CONDITIONS = " or ".join(f"{value} * {series}" for value, series in enumerate(_OF_STATE))
 _AGE = f"time() - {q.process('ullage_process_last_step_timestamp_seconds')}"
+_DISAGREEMENTS = f"sum by ({q.CONTRACT}) ({q.of_model(q.process('ullage_contract_disagreements'))})"
+_CHECKS = f"sum by ({q.CONTRACT}) ({q.of_model(q.process('ullage_shape_checks_total'))})"
+_VIOLATIONS = f"sum by ({q.CONTRACT}) ({q.of_model(q.process('ullage_shape_violations_total'))})"
 _BUFFER_LINK = link_to("buffer", buffer="buffer")
 
 STATE = Section(
     "State",
     [
-        states(
-            "State",
-            "How a process is, or how it ended. Stalled: it has running requests and makes no step. The purple marks "
-            "are exits; after one, the last values stay until a process of the same name follows.",
-            Query(q.of_model(f"sum without ({_STATE}) ({_CONDITIONS})"), _WHERE),
-            STATES,
-            width=12,
-            height=6,
-        ),
         numbers(
             "Started",
             "When it started. Of several processes, the one that started last.",
             Query(f"max({q.of_model(q.process('ullage_process_start_time_seconds'))}) * 1000"),
             unit="dateTimeFromNow",
-            width=3,
+            width=6,
             none="never",
         ),
         numbers(
@@ -53,7 +47,7 @@ STATE = Section(
             "How long ago it ended an engine step; an idle engine makes none. Of several processes, the longest.",
             Query(f"max({q.of_model(_AGE)})"),
             unit="s",
-            width=3,
+            width=6,
             none="none yet",
         ),
         numbers(
@@ -61,7 +55,7 @@ STATE = Section(
             "Bytes of the buffers that are known by their size only: nothing watches how full they are.",
             Query(f"sum({q.of_model(q.process('ullage_inventory_bytes'))})"),
             unit="bytes",
-            width=3,
+            width=6,
             none="none",
         ),
         numbers(
@@ -69,8 +63,17 @@ STATE = Section(
             "Errors inside the hook. None reached the engine; a probe that goes on failing is switched off.",
             Query(f"sum({q.of_model(q.process('ullage_hook_errors_total'))})"),
             unit="none",
-            width=3,
+            width=6,
             steps=ANY_WARNS,
+        ),
+        bands(
+            "State",
+            "How a process is, or how it ended. Stalled: it has running requests and makes no step. The purple marks "
+            "are exits; after one, the last values stay until a process of the same name follows.",
+            Query(q.of_model(f"sum without ({_STATE}) ({_CONDITIONS})"), _WHERE),
+            unit="none",
+            names=STATES,
+            height=6,
         ),
         rows(
             "Identity",
@@ -89,13 +92,6 @@ STATE = Section(
             sort="process",
             height=6,
         ),
-        lines(
-            "Steps",
-            "Engine iterations per second. Zero with requests running is a stall; zero without is idleness.",
-            Query(q.of_model(q.rate(q.process("ullage_process_steps_total"))), _WHERE),
-            unit="ops",
-            height=6,
-        ),
     ],
 )
 
@@ -107,10 +103,10 @@ BUFFERS = Section(
             "What the last observation needed, as a share of the capacity. The colour tells how near it is at the "
             "end; the dashed line is the threshold of the sidecar, the lowest if buffers have their own.",
             Query(q.with_info(q.of_model(q.usage()), "kind"), "{{buffer}} " + _WHERE),
-            Query(f"min({q.of_model(q.buffer('ullage_warning_threshold_ratio'))})", "threshold"),
+            Query(f"min({q.of_model(q.threshold())})", "threshold"),
             unit="percentunit",
             height=10,
-            steps=FULLNESS,
+            by_initial=True,
             dashed=["threshold"],
             colours={"threshold": GREY},
             most=1,
@@ -119,7 +115,7 @@ BUFFERS = Section(
             "High water",
             "The most that any observation needed since the process started, and when. Near 100 % once is near for "
             "ever: a batch like that one comes again.",
-            Query(q.with_info(q.of_model(q.buffer("ullage_buffer_high_water_ratio")), "kind, unit", "")),
+            Query(q.with_info(q.of_model(q.buffer("ullage_buffer_high_water_ratio")), "kind, unit")),
             Query(q.with_info(q.of_model(q.sized("capacity")), "kind, unit", "")),
             Query(
                 q.with_info(
@@ -138,6 +134,19 @@ BUFFERS = Section(
             sort="of capacity",
             height=10,
         ),
+    ],
+)
+
+LOAD = Section(
+    "Load",
+    [
+        lines(
+            "Steps",
+            "Engine iterations per second. Zero with requests running is a stall; zero without is idleness.",
+            Query(q.of_model(q.rate(q.process("ullage_process_steps_total"))), _WHERE),
+            unit="ops",
+            height=8,
+        ),
         lines(
             "Exhaustions and deferrals",
             "Per second. Exhausted: a running request was preempted, or an allocation failed. Deferred: a waiting "
@@ -146,29 +155,6 @@ BUFFERS = Section(
             Query(q.of_model(q.rate(q.buffer("ullage_buffer_deferrals_total"))) + " > 0", "deferred {{buffer}}"),
             unit="eps",
             colours={"exhausted.*": ORANGE},
-        ),
-        rows(
-            "Contracts",
-            "Pairs of claims that do not fit each other, and how many tensors were checked and broke the contract. "
-            "Checked zero times: nobody has compared it with a tensor yet.",
-            Query(q.of_model(q.process("ullage_contract_disagreements"))),
-            Query(
-                f"{q.of_model(q.process('ullage_shape_checks_total'))} or "
-                f"{q.of_model(q.process('ullage_contract_disagreements'))} * 0"
-            ),
-            Query(
-                f"{q.of_model(q.process('ullage_shape_violations_total'))} or "
-                f"{q.of_model(q.process('ullage_contract_disagreements'))} * 0"
-            ),
-            columns={
-                "contract": Column("contract"),
-                "Value #A": Column("disagreements", width=130, steps=ANY_WARNS),
-                "Value #C": Column("violations", width=100, steps=ANY_ALARMS),
-                "Value #B": Column("checks", "short", 80),
-                "process": Column("process"),
-            },
-            sort="violations",
-            none="no contracts",
         ),
     ],
 )
@@ -191,21 +177,41 @@ WARNINGS = Section(
             sort="severity",
             height=7,
         ),
+        rows(
+            "Contracts",
+            "Pairs of claims that do not fit each other, and how many tensors were checked and broke the contract. "
+            "Checked zero times: nobody has compared it with a tensor yet.",
+            Query(_DISAGREEMENTS),
+            Query(f"{_CHECKS} or {_DISAGREEMENTS} * 0"),
+            Query(f"{_VIOLATIONS} or {_DISAGREEMENTS} * 0"),
+            columns={
+                "contract": Column("contract"),
+                "Value #A": Column("disagreements", width=130, steps=ANY_WARNS),
+                "Value #C": Column("violations", width=100, steps=ANY_ALARMS),
+                "Value #B": Column("checks", "short", 80),
+                "process": Column("process"),
+            },
+            sort="violations",
+            height=7,
+            none="no contracts",
+        ),
         lines(
             "Raised",
             "Warnings that were raised, by reason. A burst that is over by the next scrape is here too.",
             Query(
-                f"sum by (reason) ({q.of_model(q.increase(q.buffer('ullage_warnings_raised_total')))}) > 0",
+                f"sum by (reason) ({q.of_model(q.added(q.buffer('ullage_warnings_raised_total')))})",
                 "{{reason}}",
             ),
             unit="none",
             bars=True,
-            height=7,
+            by_initial=True,
+            width=24,
+            height=6,
         ),
     ],
 )
 
-PROBES_ = Section(
+INSTRUMENT = Section(
     "Instrument",
     [
         rows(
@@ -243,5 +249,5 @@ PROBES_ = Section(
 BOARD = board(
     "Process",
     "One process in depth. Choose a pod and a process; with All, everything is shown together.",
-    [STATE, BUFFERS, WARNINGS, PROBES_],
+    [STATE, BUFFERS, LOAD, WARNINGS, INSTRUMENT],
 )

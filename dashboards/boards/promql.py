@@ -35,10 +35,17 @@ def buffer(metric: str, also: str = "") -> str:
 
 INFO = process("ullage_process_info", 'model_name=~"$model_name"')
 
+_LIVING = process("ullage_process_state", 'ullage_process_state=~"running|stalled"')
+
 
 def of_model(expr: str) -> str:
     """Keep the processes that serve a chosen model: only the info metric knows it."""
     return f"({expr} and on ({PROCESS}) {INFO})"
+
+
+def living(expr: str) -> str:
+    """Keep the processes that live: the last values of a dead one stay, but it is not in want of room."""
+    return f"({expr} and on ({PROCESS}) ({_LIVING} == 1))"
 
 
 def rate(series: str) -> str:
@@ -46,14 +53,14 @@ def rate(series: str) -> str:
     return f"rate({series}[$__rate_interval])"
 
 
-def increase(series: str) -> str:
-    """How much was added between two points of a graph."""
-    return f"increase({series}[$__rate_interval])"
-
-
 def sized(what: str) -> str:
     """Return a size of each buffer, in whichever of the two units it has."""
     return f"({buffer(f'ullage_buffer_{what}_slots')} or {buffer(f'ullage_buffer_{what}_bytes')})"
+
+
+def threshold() -> str:
+    """Return the share of its capacity at which the sidecar warns of each buffer."""
+    return buffer("ullage_warning_threshold_ratio")
 
 
 def usage() -> str:
@@ -70,11 +77,13 @@ def with_info(expr: str, labels: str, kinds: str = 'kind!="fixed"') -> str:
     return f"{expr} * on ({BUFFER}) group_left ({labels}) {buffer('ullage_buffer_info', kinds)}"
 
 
-def appeared(counter: str, by: str) -> str:
-    """Where a counter is above what it was one step ago, or is not zero at its first sight."""
-    now = f"sum by ({by}) ({counter})"
-    before = f"sum by ({by}) ({counter} offset $__interval)"
-    return f"{now} > ({before} or {now} * 0)"
+def added(counter: str) -> str:
+    """By how much a counter grew since the last step, exactly; all of it, where it was not there before.
+
+    ``increase`` misses what a counter was born with. A gap of less than five minutes, as of a sidecar that restarts,
+    does not count as that.
+    """
+    return f"({counter} - (last_over_time({counter}[5m] offset $__interval) or {counter} * 0) > 0)"
 
 
 def warnings() -> str:

@@ -195,8 +195,11 @@ def test_it_asks_little(name, board):
 def test_rates_are_over_the_interval_that_grafana_finds_fit(board):
     for panel in dashboards.panels(board):
         for target in panel["targets"]:
-            windows = set(re.findall(r"\[(.*?)\]", target["expr"]))
-            assert windows <= {"$__range"} if target["instant"] else windows <= {"$__rate_interval"}
+            for function, window in re.findall(r"(\w+)\([^()]*\[(.*?)\]", target["expr"]):
+                over_time_range = function == "increase" and target["instant"]
+                gap = function == "last_over_time"  # of a sidecar that restarts, bridged
+                assert window == ("$__range" if over_time_range else "5m" if gap else "$__rate_interval")
+                assert function in ("rate", "increase", "last_over_time")
 
 
 def test_every_series_is_of_the_chosen_pods_and_no_job_is_fixed(name):
