@@ -46,6 +46,7 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/rest.py
 	$(BIN)/python tests/bench/step.py
 	$(BIN)/python tests/bench/indexer.py
+	$(BIN)/python tests/bench/fleet.py
 
 docs: .venv/.ready ## Write docs/metrics.md from the code
 	$(BIN)/python tests/support/metrics_page.py
