@@ -14,6 +14,7 @@ import yaml
 
 HERE = Path(__file__).parent
 NOTE = "# Made from deploy/fragment.yaml by deploy/build.py.\n"
+CHART = HERE / "helm/ullage"
 GROUP = "/spec/leaderWorkerTemplate"
 Tree = dict[str, Any]
 
@@ -74,6 +75,53 @@ def appends(fragment: Tree, template: str) -> list[Tree]:
     ]
 
 
+def stacks(fragment: Tree) -> dict[str, object]:
+    """Return what is made for serving stacks that take parts of a pod, each in a way of its own."""
+    spec = fragment["spec"]
+    engine = {key: spec["containers"][0][key] for key in ("env", "volumeMounts")}
+    decode = {"initContainers": spec["initContainers"], "volumes": spec["volumes"], "containers": [engine]}
+    kserve = {**spec, "containers": [{"name": "main", **engine}]}
+    worker = "/spec/components/1"
+    return {
+        "stacks/llm-d/values.yaml": {"decode": decode},
+        "stacks/kserve/config.yaml": {
+            "apiVersion": "serving.kserve.io/v1alpha1",
+            "kind": "LLMInferenceServiceConfig",
+            "metadata": {"name": "ullage"},
+            "spec": {"template": kserve},
+        },
+        "stacks/dynamo/worker.yaml": [
+            {"op": "test", "path": f"{worker}/name", "value": "worker"},
+            *(
+                {"op": "add", "path": f"{worker}/podTemplate/metadata/labels/{name.replace('/', '~1')}", "value": value}
+                for name, value in fragment["metadata"]["labels"].items()
+            ),
+            *appends(fragment, f"{worker}/podTemplate"),
+        ],
+    }
+
+
+def library(fragment: Tree) -> str:
+    """Return the named templates of the Helm chart, for charts of others; README.md says how they are called."""
+    spec, image = fragment["spec"], fragment["spec"]["initContainers"][0]["image"]
+    plain = plain_container(fragment)["spec"]
+    parts = {
+        "podLabels": fragment["metadata"]["labels"],
+        "initContainers": spec["initContainers"],
+        "installHook": plain["initContainers"],
+        "container": plain["containers"][1:],
+        "env": spec["containers"][0]["env"],
+        "volumeMounts": spec["containers"][0]["volumeMounts"],
+        "volumes": spec["volumes"],
+    }
+    texts = [f'{{{{- define "ullage.{name}" -}}}}\n{_to_yaml(part)}{{{{- end }}}}\n' for name, part in parts.items()]
+    return "{{- /* Made from deploy/fragment.yaml by deploy/build.py. */}}\n" + "".join(texts).replace(
+        f"image: {image}", 'image: {{ required "ullage: say which image" .image | quote }}'
+    ).replace(
+        "value: /opt/ullage", 'value: {{ prepend (compact (list .pythonpath)) "/opt/ullage" | join ":" | quote }}'
+    )
+
+
 def forms() -> dict[Path, str]:
     """Return the text of every file that is made from the fragment."""
     fragment = read_fragment()
@@ -86,12 +134,20 @@ def forms() -> dict[Path, str]:
         "kustomize/leaderworkerset/leader/appends.yaml": appends(group, f"{GROUP}/leaderTemplate"),
         "kustomize/leaderworkerset/worker/appends.yaml": appends(group, f"{GROUP}/workerTemplate"),
     }
-    return {HERE / name: NOTE + _to_yaml(patch) for name, patch in patches.items()}
+    texts = {HERE / name: NOTE + _to_yaml(patch) for name, patch in (patches | stacks(fragment)).items()}
+    texts[CHART / "templates/_pod.tpl"] = library(fragment)
+    # A chart can only read what lies in it.
+    for kind, pattern in {"dashboards": "grafana/*.json", "rules": "rules/*.yaml"}.items():
+        for source in sorted((HERE.parent / "dashboards").glob(pattern)):
+            texts[CHART / "files" / kind / source.name] = source.read_text()
+    return texts
 
 
 def differing() -> list[Path]:
-    """Return the files that are not what the fragment makes of them."""
-    return [path for path, text in forms().items() if not path.exists() or path.read_text() != text]
+    """Return the files that are not what the fragment makes of them, and copies whose source is gone."""
+    made = forms()
+    stale = [path for path in (CHART / "files").rglob("*.*") if path not in made]
+    return [path for path, text in made.items() if not path.exists() or path.read_text() != text] + stale
 
 
 class _Dumper(yaml.SafeDumper):
@@ -107,13 +163,18 @@ def _to_yaml(data: object) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write what differs, or only name it."""
-    for path in differing():
+    made = forms()
+    wrong = differing()
+    for path in wrong:
         print(path.relative_to(HERE.parent))
         if arguments == ["--check"]:
             continue
+        if path not in made:
+            path.unlink()
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(forms()[path])
-    return 1 if differing() else 0
+        path.write_text(made[path])
+    return 1 if wrong and arguments == ["--check"] else 0
 
 
 if __name__ == "__main__":
