@@ -119,14 +119,14 @@ def test_what_selects_is_a_value(helm):
     labels = {"release": "prometheus"}
     selector = {"matchLabels": {"llm-d.ai/inferenceServing": "true"}}
     values = {
-        "podMonitor": {"labels": labels, "selector": {**selector}, "namespaces": ["serving"]},
+        "podMonitor": {"labels": labels, "selector": selector, "namespaces": ["serving"]},
         "rules": {"labels": labels},
         "dashboards": {"labels": {"find": "me"}},
     }
     manifests = helm(values)
 
     (monitor,) = of_kind(manifests, "PodMonitor").values()
-    assert lost(selector, monitor["spec"]["selector"]) == []
+    assert monitor["spec"]["selector"] == selector, "and not the default, too"
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["serving"]}
     labelled = [monitor, *of_kind(manifests, "PrometheusRule").values()]
     assert [one["metadata"]["labels"]["release"] for one in labelled] == ["prometheus"] * (1 + len(RULES))
@@ -169,6 +169,7 @@ def test_a_network_policy_closes_no_port_that_the_pod_already_has(helm):
     policies = of_kind(helm({"networkPolicy": {"enabled": True, "from": [prometheus]}}), "NetworkPolicy")
 
     (policy,) = policies.values()
+    assert policy["spec"]["podSelector"]["matchLabels"] == FRAGMENT["metadata"]["labels"]
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     closed = [
         (port, protocol)
@@ -181,9 +182,13 @@ def test_a_network_policy_closes_no_port_that_the_pod_already_has(helm):
 
 
 def test_a_network_policy_undoes_none_of_yours_if_told_so(helm):
-    values = {"networkPolicy": {"enabled": True, "otherPorts": False, "namespaces": ["a", "b"]}}
+    selector = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    values = {
+        "networkPolicy": {"enabled": True, "otherPorts": False, "namespaces": ["a", "b"], "podSelector": selector}
+    }
     policies = [one for one in helm(values) if one["kind"] == "NetworkPolicy"]
     assert [one["metadata"]["namespace"] for one in policies] == ["a", "b"]
+    assert [one["spec"]["podSelector"] for one in policies] == [selector] * 2
     assert not any(allowed(policies[0], port, "TCP") for port in (1, 8000, 65535))
     assert allowed(policies[0], 9877, "TCP")
 

@@ -4,3 +4,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
+
+{{- /* Not a default in values.yaml: Helm would join it with the labels that a user names. */}}
+{{- define "ullage.selector" -}}
+{{- . | default (dict "matchLabels" (dict "ullage.dev/enabled" "true")) | toYaml }}
+{{- end }}
