@@ -9,7 +9,7 @@ from ullage.diagnosis.edits import EDITS
 from ullage.diagnosis.explain import explain
 from ullage.diagnosis.priors import COUNTS, log_prior
 from ullage.formulas import Term, evaluate, say
-from ullage.formulas.vllm import FORMULAS, PAIRS
+from ullage.formulas.catalogue import FORMULAS, PAIRS
 
 
 def judge(provided, required, ours=None, theirs=None, *, role="is", contract="size", **options):

@@ -225,6 +225,8 @@ class EventKind(IntEnum):
 FLAG_INVENTORY = 1  # of a buffer: known by capacity and bytes only; ``limit`` holds dtype and shape
 FLAG_INPUTS_TRUNCATED = 1  # of a claim: not all inputs fitted
 FLAG_TALLY = 2  # of a claim: it is none, but the counts of a contract's checks and violations
+FLAG_PROVIDED = 4  # of a claim: it does not stand; it is what was provided when the contract was violated
+FLAG_REQUIRED = 8  # likewise: what was required
 INPUTS_BYTES = 656
 
 _E = TypeVar("_E", bound=IntEnum)
