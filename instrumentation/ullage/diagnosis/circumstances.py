@@ -73,8 +73,8 @@ def _builds(pair: Pair) -> Judged:
 def _more_than_foreseen(pair: Pair) -> Judged:
     """See whether a capacity was made for less than what comes.
 
-    Either no formula gives the need, it came with the traffic; or what the capacity was computed from is not what the
-    need follows from.
+    Either no formula gives the need, it came with the traffic; or the capacity was computed from something else than
+    the limit that the need is, or follows from in a known way.
     """
     have, need = pair.sizes
     inputs = pair.requirement.inputs
@@ -85,6 +85,7 @@ def _more_than_foreseen(pair: Pair) -> Judged:
         return f"{words} ({have})", GENERAL_FIT
     assumed = [base for base in bases(pair.contract, pair.dim, pair.provider.inputs, have) if base.uses]
     needed = [base for base in bases(pair.contract, pair.dim, inputs, need) if base.uses]
+    needed = [base for base in needed if base.formula is not None or len(base.terms) == 1]
     if pair.relation != AT_LEAST or not assumed or not needed:
         return None
     words = f"{words}: {say(assumed[0].terms)} = {have}, and {say(needed[0].terms)} = {need} can come"
@@ -138,7 +139,7 @@ def _kernel_page(pair: Pair) -> Judged:
     """See whether the columns would suffice if they counted the manager's blocks, not the kernel's."""
     have, need = pair.sizes
     columns, block, manager = _sizes(pair.provider, "columns", "block_size", "manager_block_size")
-    if columns * block != have or have >= need or columns * manager < need:
+    if not columns or columns * block != have or have >= need or columns * manager < need:
         return None
     words = (
         f"{columns} columns count blocks of {manager} tokens, as the manager has them ({columns * manager} tokens); "
@@ -152,7 +153,7 @@ def _narrow(pair: Pair) -> Judged:
     have, need = pair.sizes
     columns, block = _sizes(pair.provider, "columns", "block_size")
     reaches_a_request = have >= pair.provider.inputs.get("max_model_len", need)
-    if columns * block != have or reaches_a_request or need not in pair.requirement.inputs.values():
+    if not columns or columns * block != have or reaches_a_request or need not in pair.requirement.inputs.values():
         return None
     words = (
         f"{pair.provider.source} has {columns} columns of {block} tokens; whoever looks up position {have} or later "

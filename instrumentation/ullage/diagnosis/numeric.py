@@ -69,6 +69,11 @@ class _Side:
         self.known: Inputs = plain.inputs or edited.inputs
         self.merged: Inputs = {**self.known, **edited.inputs}
 
+    def computed(self, base: Base, other: Variant) -> bool:
+        """Return whether the need is computed: where more than the need would do, a mere limit is no formula."""
+        need = base.terms if self.plain is self.pair.requirement else other.terms
+        return self.pair.relation == EQUAL or len(need) > 1
+
     def both(self, terms: Terms, edited: Terms) -> tuple[Side, Side]:
         ours, theirs = Side(terms, self.known), Side(edited, self.merged)
         return (ours, theirs) if self.plain is self.pair.provider else (theirs, ours)
@@ -156,9 +161,9 @@ def _edits(base: Base, side: _Side) -> Iterator[_Rule]:
     for edit in EDITS:
         variants = list(edit.variants(base.terms, side.merged))
         yield edit.id, edit.cause, variants, edit.advice, edit.avoid, edit.records
-    if base.formula is None and side.pair.relation == EQUAL:
+    if base.formula is None:
         others = [Variant(other.terms, "it is another formula", uses=other.uses) for other in derived(side.merged)]
-        others = [other for other in others if set(other.uses) - set(base.uses)]
+        others = [other for other in others if set(other.uses) - set(base.uses) and side.computed(base, other)]
         yield "other formula", "two formulas", others, KEEP_ONE, "Do not adjust one formula until the numbers fit.", ()
 
 
