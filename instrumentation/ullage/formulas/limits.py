@@ -146,7 +146,42 @@ FLASHINFER_MLA = Formula(
     speakers=("FlashInfer MLA decode",),
 )
 
+ASCEND_DISPATCH = Formula(
+    id="vllm_ascend.moe.dispatch",
+    quantity="moe.dispatch_bytes",
+    dims=("bytes",),
+    unit="bytes",
+    component="dispatch to the routed experts of a rank, twice",
+    role="requires",
+    engine="vllm_ascend",
+    versions="[0.11, )",
+    inputs=(Input("hidden_size"), Input("local_experts"), Input("tokens_per_rank"), Input("expert_parallel_size")),
+    terms=(
+        (
+            Term("start", "hidden_size", "base"),
+            Term("multiply", 2, "unit"),
+            Term("round_up", 32, "padding"),
+            Term("add", 64, "fields"),
+            Term("round_up", 512, "padding"),
+            Term("multiply", "local_experts", "fields"),
+            Term("multiply", "tokens_per_rank", "fields"),
+            Term("multiply", "expert_parallel_size", "fields"),
+            Term("multiply", 2, "fields"),
+        ),
+    ),
+    source="vllm-project/vllm-ascend#3073, vllm_ascend/utils.py; without the smaller part of the shared experts",
+    tests=(
+        Vector(
+            {"hidden_size": 7168, "local_experts": 16, "tokens_per_rank": 8, "expert_parallel_size": 16},
+            (60_817_408,),
+            "by reading #3073",
+        ),
+    ),
+    speakers=("experts' dispatch",),
+)
+
 FORMULAS = (
+    ASCEND_DISPATCH,
     ADDRESSABLE_BLOCKS,
     KV_BLOCKS,
     FLASHINFER_WORKSPACE,
