@@ -65,7 +65,7 @@ def known(quantity: str, dim: int, inputs: Inputs) -> list[Formula]:
     return [
         formula
         for formula in formulas_of(quantity)
-        if dim < len(formula.terms) and holds(formula.versions, inputs.get(f"{formula.engine}_version"))
+        if dim < len(formula.terms) and holds(formula.versions, inputs.get("engine_version"))
     ]
 
 

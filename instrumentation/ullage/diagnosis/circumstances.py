@@ -115,7 +115,7 @@ def _constant(pair: Pair) -> Judged:
 def _locked(pair: Pair) -> Judged:
     """See whether the size was fixed when the warm-up ended, and a later call needs more."""
     have, need = pair.sizes
-    if need <= have or not any(pair.provider.inputs.get(name) for name in vocabulary.LOCKED):
+    if need <= have or not any(name in pair.provider.inputs for name in vocabulary.LOCKED):
         return None
     words = f"{pair.provider.source} has what the warm-up needed ({have}), {pair.requirement.source} needs {need}"
     return words, 1.0
@@ -236,7 +236,7 @@ CIRCUMSTANCES = (
         "Compute the capacity from the worst case, with a margin; guard the write.",
         "Do not retry the request.",
         Case((512, 640), ({"worst_case": 512}, {})),
-        Case((512, 640), ({"worst_case": 512}, {"batch": 640})),
+        Case((512, 640), ({"worst_case": 512}, {"batch": 7})),
     ),
     Circumstance(
         "hard-coded constant",
@@ -254,7 +254,7 @@ CIRCUMSTANCES = (
         "Reserve in the warm-up what the largest request needs, on every path that uses the buffer.",
         "Do not unlock it: captured graphs hold its address.",
         Case((3_208_640, 12_582_912), ({"locked": True}, {"bytes": 12_582_912})),
-        Case((3_208_640, 12_582_912), ({"locked": False}, {"bytes": 12_582_912})),
+        Case((3_208_640, 12_582_912), ({"bytes": 3_208_640}, {"bytes": 12_582_912})),
     ),
     Circumstance(
         "index width",

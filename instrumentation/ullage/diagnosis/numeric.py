@@ -213,7 +213,10 @@ def _inputs(claim: Claim, other: Claim) -> Inputs:
 
 
 def _derived_twice(pair: Pair) -> Iterator[Cause]:
-    """Explain by one fact that each side derives for itself and that nobody recorded: all that fit are rivals."""
+    """Explain by one fact that each side derives for itself and that nobody recorded: all that fit are rivals.
+
+    Any of the facts may be the one: that more values of it fit makes it no likelier.
+    """
     have, need = pair.sizes
     recorded = {**pair.provider.inputs, **pair.requirement.inputs}
     for formula in known(pair.contract, pair.dim, recorded):
@@ -223,7 +226,6 @@ def _derived_twice(pair: Pair) -> Iterator[Cause]:
         if not free or size > MAX_COMPLETIONS:
             continue
         found: dict[str, tuple[Inputs, int]] = {}
-        counts: dict[str, int] = {}
         for values in product(*(item.domain for item in free)):
             inputs: dict[str, Any] = dict(recorded)
             inputs.update((item.name, value) for item, value in zip(free, values, strict=True))
@@ -232,14 +234,13 @@ def _derived_twice(pair: Pair) -> Iterator[Cause]:
             for item in free:
                 for value in item.domain:
                     if evaluate(terms, {**inputs, item.name: value}) == need:
-                        counts[item.name] = counts.get(item.name, 0) + 1
                         found.setdefault(item.name, (inputs, value))
         for name, (facts, value) in found.items():
             words = (
                 f"{name} would be {facts[name]} for {pair.provider.source} and {value} for {pair.requirement.source} "
                 f"in {say(terms)}"
             )
-            weight = math.exp(log_prior("two formulas", pair.without)) * counts[name] / sum(counts.values())
+            weight = math.exp(log_prior("two formulas", pair.without)) / len(free)
             yield Cause(
                 f"derived twice: {name}",
                 "two formulas",

@@ -36,7 +36,7 @@ REPORTS: dict[tuple[str, str], tuple[str, ...]] = {
         "vllm-project/vllm#39324",
     ),
     ("cuda_graph.coverage", "graph coverage"): ("vllm-project/vllm-ascend#16049",),
-    ("cuda_graph.rows", "graph padding"): ("vllm-project/vllm-ascend#16168",),
+    ("step.requests", "graph padding"): ("vllm-project/vllm-ascend#16168",),
     ("draft.arange", "off by one"): ("vllm-project/vllm-ascend#16316",),
     ("draft.tokens", "stale input"): ("vllm-project/vllm#47014",),
     ("flashinfer.workspace", "hard-coded constant"): (

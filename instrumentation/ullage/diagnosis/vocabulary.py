@@ -43,7 +43,7 @@ ROLE = "kv_role"
 """Which end of a transfer between two engines speaks."""
 
 LOCKED = ("locked", "profiled")
-"""A size that was fixed at the end of the warm-up, as large as the warm-up had needed."""
+"""Recorded with a size that is what the warm-up needed: whether it was locked then, or is what a profile run saw."""
 
 
 def whose(name: str) -> tuple[str, str]:

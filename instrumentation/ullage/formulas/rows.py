@@ -217,7 +217,7 @@ FORMULAS = (
     ),
     # CUDA graphs.
     _rows(
-        "cuda_graph.rows",
+        "step.requests",
         "provides",
         (_START_SEQS,),
         ({"max_num_seqs": 16}, 16, "vllm-project/vllm#41016"),
@@ -225,12 +225,29 @@ FORMULAS = (
         source="vLLM 0.32.0, v1/attention/backends/mla/flashmla.py, cg_buf_num_splits without its end",
     ),
     _rows(
-        "cuda_graph.rows",
+        "step.requests",
         "requires",
         (_START_SEQS, Term("at_least", "max_cudagraph_capture_size", "graph padding")),
         ({"max_num_seqs": 16, "max_cudagraph_capture_size": 32}, 32, "vllm-project/vllm-ascend#16168"),
         component="the largest graph",
         source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, _dummy_run: requests are padded to the graph",
+        speakers=("graph capture",),
+    ),
+    _rows(
+        "step.tokens",
+        "provides",
+        (_START_TOKENS,),
+        ({"max_num_batched_tokens": 512}, 512, "vLLM 0.32.0 on CPU, GPUModelRunner.input_ids"),
+        component="a buffer with a row for each token of a step",
+        source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, GPUModelRunner.__init__",
+    ),
+    _rows(
+        "step.tokens",
+        "requires",
+        (_START_TOKENS, Term("at_least", "max_cudagraph_capture_size", "graph padding")),
+        ({"max_num_batched_tokens": 512, "max_cudagraph_capture_size": 1024}, 1024, "vLLM 0.32.0, read"),
+        component="the largest graph",
+        source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, _dummy_run",
         speakers=("graph capture",),
     ),
     # State-space models.
