@@ -108,6 +108,7 @@ def _expressions(inputs: Inputs) -> Iterator[Terms]:
     names = _sizes(inputs)
     for name in names:
         yield (Term("start", name, "base"),)
+    names = [name for name in names if inputs[name] > 1]
     for first, second in permutations(names, 2):
         start = Term("start", first, "base")
         yield start, Term("ceil_div", second, "divisor")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ullage.diagnosis.claims import Claim
     from ullage.diagnosis.numeric import Pair
 
-    Judged = tuple[str, float] | None
-    """What happened, in words, and how likely it was to fit by chance, inverted; None where it does not."""
+    Judged = tuple[str, float, int] | None
+    """What happened, in words; the share of what it was free to choose; formulas tried. None where it does not fit."""
 
 MIB = 2**20
 ROUND_FIT = 1 / 2
@@ -55,9 +55,9 @@ def circumstances(pair: Pair) -> Iterator[Cause]:
     for rule in CIRCUMSTANCES:
         judged = rule.judge(pair)
         if judged is not None:
-            words, fit = judged
-            weight = math.exp(log_prior(rule.cause, pair.without)) * fit
-            yield Cause(rule.id, rule.cause, words, weight, rule.advice, rule.avoid)
+            words, fit, tries = judged
+            weight = math.exp(log_prior(rule.cause, pair.without)) * fit / tries
+            yield Cause(rule.id, rule.cause, words, weight, rule.advice, rule.avoid, tries)
 
 
 def _builds(pair: Pair) -> Judged:
@@ -66,7 +66,7 @@ def _builds(pair: Pair) -> Judged:
     for name in sorted(ours.keys() & theirs.keys()):
         if name.endswith(vocabulary.BUILDS) and ours[name] != theirs[name]:
             words = f"{name} is {ours[name]} for {pair.provider.source}, {theirs[name]} for {pair.requirement.source}"
-            return words, 1.0
+            return words, 1.0, 1
     return None
 
 
@@ -82,14 +82,14 @@ def _more_than_foreseen(pair: Pair) -> Judged:
         return None
     words = f"{pair.requirement.source} needs {need}, more than the worst case that {pair.provider.source} assumed"
     if not _numbers(inputs) or any(inputs.get(name) == need for name in vocabulary.OBSERVED):
-        return f"{words} ({have})", GENERAL_FIT
+        return f"{words} ({have})", GENERAL_FIT, 1
     assumed = [base for base in bases(pair.contract, pair.dim, pair.provider.inputs, have) if base.uses]
     needed = [base for base in bases(pair.contract, pair.dim, inputs, need) if base.uses]
     needed = [base for base in needed if base.formula is not None or len(base.terms) == 1]
     if pair.relation != AT_LEAST or not assumed or not needed:
         return None
     words = f"{words}: {say(assumed[0].terms)} = {have}, and {say(needed[0].terms)} = {need} can come"
-    return words, GENERAL_FIT / min(base.tries for base in assumed)
+    return words, GENERAL_FIT, min(base.tries for base in assumed)
 
 
 def _constant(pair: Pair) -> Judged:
@@ -108,7 +108,7 @@ def _constant(pair: Pair) -> Judged:
         number = f"{size / MIB:g} MiB" if size % MIB == 0 else str(size)
         computed = f"{other.source} computes {against} from {', '.join(following[0].uses)}"
         words = f"{claim.source} has a constant, {number}; {computed}"
-        return words, (1.0 if named else ROUND_FIT) / min(base.tries for base in following)
+        return words, 1.0 if named else ROUND_FIT, min(base.tries for base in following)
     return None
 
 
@@ -118,7 +118,7 @@ def _locked(pair: Pair) -> Judged:
     if need <= have or not any(name in pair.provider.inputs for name in vocabulary.LOCKED):
         return None
     words = f"{pair.provider.source} has what the warm-up needed ({have}), {pair.requirement.source} needs {need}"
-    return words, 1.0
+    return words, 1.0, 1
 
 
 def _index_width(pair: Pair) -> Judged:
@@ -130,8 +130,8 @@ def _index_width(pair: Pair) -> Judged:
     for stride in strides:
         for bits in WIDTHS:
             if have in (2**bits // stride, -(-(2**bits) // stride)):
-                words = f"an index of {bits} bits reaches {have} x {stride}; {pair.requirement.source} needs {need}"
-                return words, 1.0 if pair.provider.inputs.get("index_limit") == 2**bits else 1 / len(WIDTHS)
+                words = f"offsets below 2^{bits} reach {have} of {stride} each, {pair.requirement.source} has {need}"
+                return words, 1.0 if pair.provider.inputs.get("index_limit") == 2**bits else 1 / len(WIDTHS), 1
     return None
 
 
@@ -145,7 +145,7 @@ def _kernel_page(pair: Pair) -> Judged:
         f"{columns} columns count blocks of {manager} tokens, as the manager has them ({columns * manager} tokens); "
         f"the kernel takes each for {block} ({have} tokens, {need} are needed)"
     )
-    return words, 1.0
+    return words, 1.0, 1
 
 
 def _narrow(pair: Pair) -> Judged:
@@ -159,7 +159,7 @@ def _narrow(pair: Pair) -> Judged:
         f"{pair.provider.source} has {columns} columns of {block} tokens; whoever looks up position {have} or later "
         f"reads past its row, and nothing checks that"
     )
-    return words, NARROW_FIT
+    return words, NARROW_FIT, 1
 
 
 def _past_the_table(pair: Pair) -> Judged:
@@ -172,7 +172,7 @@ def _past_the_table(pair: Pair) -> Judged:
         f"{pair.requirement.source} takes element {need - 1} of {rows} x {columns}: row {(need - 1) // columns}, and "
         f"nothing checks that there are {rows}"
     )
-    return words, 1.0
+    return words, 1.0, 1
 
 
 def _foreign_limit(pair: Pair) -> Judged:
@@ -188,7 +188,7 @@ def _foreign_limit(pair: Pair) -> Judged:
         for other, enough in inputs.items():
             if vocabulary.whose(other)[1] == what and other != name and _is_size(enough) and enough >= need:
                 words = f"{pair.provider.source} has {name} = {have}, where {other} = {enough} would do for {need}"
-                return words, 1.0
+                return words, 1.0, 1
     return None
 
 
@@ -199,7 +199,7 @@ def _graph_coverage(pair: Pair) -> Judged:
     if graph is None or need <= have or need not in pair.requirement.inputs.values():
         return None
     words = f"{pair.provider.source} ends at the largest captured graph ({graph} = {have}), a batch of {need} can come"
-    return words, ROUND_FIT
+    return words, ROUND_FIT, 1
 
 
 def _numbers(inputs: dict[str, Any]) -> list[int]:
