@@ -2,78 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from ullage.formulas import Formula, Input, Term, Terms, Vector
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-SEQS = Input("max_num_seqs", "scheduler_config.max_num_seqs")
-TOKENS = Input("max_num_batched_tokens", "scheduler_config.max_num_batched_tokens")
-LENGTH = Input("max_model_len", "model_config.max_model_len")
-GRAPH = Input("max_cudagraph_capture_size", "compilation_config.max_cudagraph_capture_size")
-DRAFTS = Input("num_speculative_tokens", "speculative_config.num_speculative_tokens")
-
-_INPUTS = {item.name: item for item in (SEQS, TOKENS, LENGTH, GRAPH, DRAFTS)}
-
-_START_SEQS = Term("start", "max_num_seqs", "base")
-_START_TOKENS = Term("start", "max_num_batched_tokens", "base")
-_PER_SEQUENCE = (Term("start", "num_speculative_tokens", "look-ahead"), Term("add", 1, "base"))
-_DECODE_ROWS = (*_PER_SEQUENCE, Term("multiply", "max_num_seqs", "fields"))
-
-
-def _rows(
-    name: str,
-    role: Literal["provides", "requires"],
-    terms: Terms,
-    example: tuple[Mapping[str, int], int, str],
-    *,
-    component: str,
-    source: str,
-    versions: str = "[0.22, 0.34)",
-    speakers: tuple[str, ...] = (),
-    unit: str = "rows",
-    suffix: str = "",
-) -> Formula:
-    """Return a formula of one dimension; its inputs are those in its terms."""
-    names = dict.fromkeys(term.operand for term in terms if isinstance(term.operand, str))
-    return Formula(
-        id=f"vllm.{name}.{role}{suffix}",
-        quantity=name,
-        dims=(unit,),
-        unit=unit,
-        component=component,
-        role=role,
-        engine="vllm",
-        versions=versions,
-        inputs=tuple(_INPUTS.get(name, Input(name)) for name in names),
-        terms=(terms,),
-        source=source,
-        tests=(Vector(example[0], (example[1],), example[2]),),
-        speakers=speakers,
-    )
-
+from ullage.formulas import Term
+from ullage.formulas._counted import DECODE_ROWS, START_SEQS, START_TOKENS, counted
 
 _INDEXER = "vLLM 0.32.0, v1/attention/backends/mla/indexer.py, DeepseekV32IndexerMetadataBuilder"
 _BUILDER = ("DeepseekV32IndexerMetadataBuilder", "sparse-attention indexer")
 
 FORMULAS = (
     # The sparse-attention indexer.
-    _rows(
+    counted(
         "indexer.arange",
         "provides",
-        _DECODE_ROWS,
+        DECODE_ROWS,
         ({"num_speculative_tokens": 1, "max_num_seqs": 1024}, 2048, "vllm-project/vllm#40983, defaults"),
         component="sparse-attention indexer",
         source="vLLM before #39277, v1/attention/backends/mla/indexer.py, arange_buffer",
         versions="[0.19, 0.22)",
         speakers=_BUILDER,
     ),
-    _rows(
+    counted(
         "indexer.arange",
         "provides",
-        (*_DECODE_ROWS, Term("at_least", "max_num_batched_tokens", "base")),
+        (*DECODE_ROWS, Term("at_least", "max_num_batched_tokens", "base")),
         (
             {"num_speculative_tokens": 1, "max_num_seqs": 1024, "max_num_batched_tokens": 8192},
             8192,
@@ -84,26 +34,26 @@ FORMULAS = (
         speakers=_BUILDER,
         suffix=".since",
     ),
-    _rows(
+    counted(
         "indexer.arange",
         "requires",
-        (_START_TOKENS,),
+        (START_TOKENS,),
         ({"max_num_batched_tokens": 8192}, 8192, "vllm-project/vllm#40983: a dummy batch fills the step"),
         component="a uniform decode batch",
         source=f"{_INDEXER}._prepare_decode_tensors; v1/worker/gpu_worker.py, execute_dummy_batch",
         versions="[0.19, 0.34)",
         speakers=("decode batch",),
     ),
-    _rows(
+    counted(
         "indexer.decode_rows",
         "provides",
-        (_START_TOKENS,),
+        (START_TOKENS,),
         ({"max_num_batched_tokens": 8192}, 8192, "vLLM 0.32.0, read"),
         component="sparse-attention indexer",
         source=f"{_INDEXER}, decode_lens_buffer and its like",
         speakers=_BUILDER,
     ),
-    _rows(
+    counted(
         "indexer.prefill_rows",
         "provides",
         (
@@ -120,8 +70,18 @@ FORMULAS = (
         source="vLLM 0.32.0, v1/attention/backends/mla/indexer.py, get_max_prefill_buffer_size",
         speakers=_BUILDER,
     ),
+    counted(
+        "indexer.topk",
+        "provides",
+        (Term("start", "index_topk", "base"),),
+        ({"index_topk": 2048}, 2048, "vLLM 0.32.0, read"),
+        component="indexer",
+        source="vLLM 0.32.0, model_executor/models/deepseek_v2.py, topk_indices_buffer",
+        speakers=("model",),
+        unit="columns",
+    ),
     # Positions and rotary embeddings.
-    _rows(
+    counted(
         "rope.rows",
         "provides",
         (Term("start", "max_position_embeddings", "base"),),
@@ -130,7 +90,7 @@ FORMULAS = (
         source="vLLM 0.32.0, model_executor/layers/rotary_embedding/base.py, _compute_cos_sin_cache",
         speakers=("rotary embedding",),
     ),
-    _rows(
+    counted(
         "rope.rows",
         "requires",
         (Term("start", "max_model_len", "base"),),
@@ -139,16 +99,16 @@ FORMULAS = (
         source="vLLM 0.32.0, model_executor/layers/rotary_embedding/base.py, forward: indexed by position",
         speakers=("model runner",),
     ),
-    _rows(
+    counted(
         "positions.rows",
         "provides",
-        (_START_TOKENS, Term("add", 1, "boundary")),
+        (START_TOKENS, Term("add", 1, "boundary")),
         ({"max_num_batched_tokens": 8192}, 8193, "vLLM 0.32.0, read"),
         component="model runner",
         source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, mrope_positions",
         speakers=("model runner",),
     ),
-    _rows(
+    counted(
         "positions.rows",
         "requires",
         (
@@ -167,25 +127,25 @@ FORMULAS = (
         speakers=("drafter",),
     ),
     # Speculative decoding.
-    _rows(
+    counted(
         "draft.arange",
         "provides",
-        (_START_SEQS, Term("add", 1, "boundary"), Term("at_least", "max_num_batched_tokens", "base")),
+        (START_SEQS, Term("add", 1, "boundary"), Term("at_least", "max_num_batched_tokens", "base")),
         ({"max_num_seqs": 60, "max_num_batched_tokens": 240}, 240, "vllm-project/vllm-ascend#16316"),
         component="drafter",
         source="vLLM 0.32.0, v1/spec_decode/llm_base_proposer.py, arange",
         speakers=("drafter",),
     ),
-    _rows(
+    counted(
         "draft.arange",
         "requires",
-        (*_DECODE_ROWS, Term("add", 1, "boundary")),
+        (*DECODE_ROWS, Term("add", 1, "boundary")),
         ({"num_speculative_tokens": 3, "max_num_seqs": 60}, 241, "vllm-project/vllm-ascend#16316"),
         component="boundaries of a full decode batch",
         source="vllm-project/vllm-ascend#16316, query_start_loc of a uniform decode batch",
         speakers=("decode batch",),
     ),
-    _rows(
+    counted(
         "draft.tokens",
         "provides",
         (Term("start", "num_speculative_tokens", "look-ahead"),),
@@ -196,7 +156,7 @@ FORMULAS = (
         unit="columns",
     ),
     # Structured output.
-    _rows(
+    counted(
         "bitmask.columns",
         "provides",
         (Term("start", "vocab_size", "base"), Term("ceil_div", 32, "divisor")),
@@ -206,72 +166,54 @@ FORMULAS = (
         speakers=("StructuredOutputManager", "StructuredOutputsWorker"),
         unit="columns",
     ),
-    _rows(
+    counted(
         "bitmask.rows",
         "provides",
-        _DECODE_ROWS,
+        DECODE_ROWS,
         ({"num_speculative_tokens": 0, "max_num_seqs": 16}, 16, "vLLM 0.32.0 on CPU, grammar_bitmask"),
         component="structured output",
         source="vLLM 0.32.0, v1/structured_output/__init__.py, grammar_bitmask",
         speakers=("StructuredOutputManager", "StructuredOutputsWorker"),
     ),
-    # CUDA graphs.
-    _rows(
-        "step.requests",
-        "provides",
-        (_START_SEQS,),
-        ({"max_num_seqs": 16}, 16, "vllm-project/vllm#41016"),
-        component="a vector with a number for each sequence",
-        source="vLLM 0.32.0, v1/attention/backends/mla/flashmla.py, cg_buf_num_splits without its end",
-    ),
-    _rows(
-        "step.requests",
-        "requires",
-        (_START_SEQS, Term("at_least", "max_cudagraph_capture_size", "graph padding")),
-        ({"max_num_seqs": 16, "max_cudagraph_capture_size": 32}, 32, "vllm-project/vllm-ascend#16168"),
-        component="the largest graph",
-        source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, _dummy_run: requests are padded to the graph",
-        speakers=("graph capture",),
-    ),
-    _rows(
-        "step.tokens",
-        "provides",
-        (_START_TOKENS,),
-        ({"max_num_batched_tokens": 512}, 512, "vLLM 0.32.0 on CPU, GPUModelRunner.input_ids"),
-        component="a buffer with a row for each token of a step",
-        source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, GPUModelRunner.__init__",
-    ),
-    _rows(
-        "step.tokens",
-        "requires",
-        (_START_TOKENS, Term("at_least", "max_cudagraph_capture_size", "graph padding")),
-        ({"max_num_batched_tokens": 512, "max_cudagraph_capture_size": 1024}, 1024, "vLLM 0.32.0, read"),
-        component="the largest graph",
-        source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, _dummy_run",
-        speakers=("graph capture",),
-    ),
     # State-space models.
-    _rows(
+    counted(
         "mamba.state_rows",
         "provides",
-        (_START_SEQS, Term("at_most", "max_cudagraph_capture_size", "graph padding")),
+        (START_SEQS, Term("at_most", "max_cudagraph_capture_size", "graph padding")),
         ({"max_num_seqs": 256, "max_cudagraph_capture_size": 128}, 128, "vLLM 0.32.0, read"),
         component="state index",
         source="vLLM 0.32.0, v1/attention/backends/mamba_attn.py, decode_cudagraph_max_bs; gdn_attn.py likewise",
         speakers=("Mamba", "GDN"),
     ),
-    _rows(
+    counted(
         "mamba.blocks",
         "requires",
-        (_START_SEQS,),
+        (START_SEQS,),
         ({"max_num_seqs": 1024}, 1024, "vllm-project/vllm#55148"),
         component="decode batch",
         source="vLLM 0.32.0, config/compilation.py: a state block for each sequence of a full graph",
         speakers=("decode batch",),
         unit="blocks",
     ),
+    counted(
+        "gdn.token_rows",
+        "provides",
+        (
+            START_SEQS,
+            Term("at_most", "max_cudagraph_capture_size", "graph padding"),
+            Term("multiply", "tokens_per_sequence", "look-ahead"),
+        ),
+        (
+            {"max_num_seqs": 64, "max_cudagraph_capture_size": 512, "tokens_per_sequence": 4},
+            256,
+            "vLLM 0.32.0, read: 3 draft tokens",
+        ),
+        component="token index of gated delta networks",
+        source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, spec_token_indx",
+        speakers=("GDN",),
+    ),
     # FlashInfer and FlashMLA.
-    _rows(
+    counted(
         "flashinfer.page_indices",
         "provides",
         (
@@ -284,16 +226,16 @@ FORMULAS = (
         source="vLLM 0.32.0, v1/attention/backends/flashinfer.py, paged_kv_indices",
         speakers=("FlashInferMetadataBuilder",),
     ),
-    _rows(
+    counted(
         "flashmla.num_splits",
         "provides",
-        (_START_SEQS, Term("add", 1, "boundary")),
+        (START_SEQS, Term("add", 1, "boundary")),
         ({"max_num_seqs": 256}, 257, "vLLM 0.32.0, read"),
         component="FlashMLA builder",
         source="vLLM 0.32.0, v1/attention/backends/mla/flashmla.py, cg_buf_num_splits",
         speakers=("FlashMLA",),
     ),
-    _rows(
+    counted(
         "flashmla.tile_rows",
         "provides",
         (Term("start", "num_sms", "base"), Term("floor_div", "heads_of_64", "divisor")),
@@ -303,7 +245,7 @@ FORMULAS = (
         speakers=("FlashMLA",),
     ),
     # Multimodal and mixture of experts.
-    _rows(
+    counted(
         "encoder.cache",
         "provides",
         (Term("start", "encoder_cache_size", "base"), Term("at_least", "max_tokens_per_mm_item", "base")),
@@ -313,10 +255,10 @@ FORMULAS = (
         speakers=("encoder cache",),
         unit="tokens",
     ),
-    _rows(
+    counted(
         "moe.dispatch_tokens",
         "requires",
-        _DECODE_ROWS,
+        DECODE_ROWS,
         ({"num_speculative_tokens": 4, "max_num_seqs": 128}, 640, "sgl-project/sglang#28914"),
         component="a full decode batch with its drafts",
         source="sgl-project/sglang#28914; vLLM 0.32.0, fused_moe/all2all_utils.py",
