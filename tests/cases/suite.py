@@ -8,6 +8,7 @@ computed from the inputs, as a probe does.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -192,7 +193,8 @@ def table(outcomes):
 def main():
     """Print the table and the totals, or all of it as JSON."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
-        os.environ["ULLAGE_DIR"] = directory
+        os.environ |= {"ULLAGE_DIR": directory, "ULLAGE_STRICT": "1"}
+        logging.getLogger("ullage").setLevel(logging.ERROR)  # each disagreement is in the table
         told, quiet = [play(case) for case in reports()], [play(case) for case in healthy()]
         if "--json" in sys.argv:
             print(json.dumps({"reports": [asdict(one) for one in told], "healthy": [asdict(one) for one in quiet]}))
