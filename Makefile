@@ -5,7 +5,7 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types dashboards dashboards-preview reliability bench docs clean
+.PHONY: help setup demo test test-long cases lint types dashboards dashboards-preview reliability bench docs clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -20,6 +20,9 @@ test: setup lint types ## Run everything that CI runs
 
 test-long: setup ## The same tests with larger counts
 	ULLAGE_TEST_LONG=1 $(BIN)/python -m pytest
+
+cases: .venv/.ready ## Put public reports of faults through the diagnosis, and print what it says
+	@$(BIN)/python tests/cases/suite.py
 
 lint: .venv/.ready ## Check style and import boundaries
 	$(BIN)/ruff format --check .

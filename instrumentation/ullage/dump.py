@@ -127,7 +127,9 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
             shape = ", ".join("any" if size is None else str(size) for size in claim.shape)
             inputs = " ".join(f"{name}={value}" for name, value in claim.inputs.items())
             more = " ..." if claim.inputs_truncated else ""
-            yield f"  {claim.contract}: {claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}".rstrip()
+            when = "violated: " if claim.witness else ""
+            said = f"{claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}"
+            yield f"  {claim.contract}: {when}{said}".rstrip()
     for probe in snapshot.probes:
         if probe.status is not ProbeStatus.INSTALLED:
             yield f"  probe {probe.name}: {probe.status.name.lower()}, {probe.detail}"

@@ -205,5 +205,6 @@ def _said(snapshot: Snapshot) -> dict[str, str]:
     said = {name: str(value) for name, value in snapshot.identity.items() if name not in _OWN}
     said |= {f"capacity of {b.name}": f"{b.capacity} {b.unit}" for b in snapshot.buffers if not b.inventory}
     for claim in snapshot.claims:
-        said |= {f"{name} of {claim.source}": str(value) for name, value in claim.inputs.items()}
+        if not claim.witness:  # a batch is no configuration
+            said |= {f"{name} of {claim.source}": str(value) for name, value in claim.inputs.items()}
     return said

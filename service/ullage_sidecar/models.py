@@ -12,7 +12,7 @@ from ullage.segment.layout import OCCUPANCY_STEPS
 from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
-    from ullage.diagnosis.claims import Claim
+    from ullage.diagnosis.claims import Claim, Disagreement
     from ullage.diagnosis.joined import Contract
     from ullage.postmortem import PostMortem
     from ullage.segment.snapshot import Buffer
@@ -167,7 +167,10 @@ class CauseModel(BaseModel):
 
 
 class DisagreementModel(BaseModel):
-    """Two claims that do not fit, and why. ``dimensions``: which; empty if it is their number, or the dtype."""
+    """Two claims that do not fit, and why.
+
+    ``dimensions``: which; empty if it is their number, or the dtype. ``reports``: public reports of the like.
+    """
 
     provider: ClaimModel
     requirement: ClaimModel
@@ -175,6 +178,7 @@ class DisagreementModel(BaseModel):
     finding: str
     sufficient: bool
     discriminator: str
+    reports: list[str]
     rivals: list[CauseModel]
 
 
@@ -196,6 +200,7 @@ class ContractModel(BaseModel):
     relations: list[str]
     claims: list[ClaimModel]
     disagreements: list[DisagreementModel]
+    violations: list[DisagreementModel]
     counts: list[CountsModel]
 
 
@@ -284,7 +289,7 @@ def buffer_model(process: str, buffer: Buffer) -> BufferModel:
 
 
 def contract_model(engine_id: str, contract: Contract) -> ContractModel:
-    """Return a contract as a model, its disagreements explained."""
+    """Return a contract as a model, its disagreements and last violations explained."""
     return ContractModel(
         engine_id=engine_id,
         contract=contract.name,
@@ -292,31 +297,35 @@ def contract_model(engine_id: str, contract: Contract) -> ContractModel:
         unit=contract.unit,
         relations=list(contract.relations),
         claims=[claim_model(claim) for claim in contract.claims],
-        disagreements=[
-            DisagreementModel(
-                provider=claim_model(found.provider),
-                requirement=claim_model(found.requirement),
-                dimensions=list(found.dims),
-                finding=finding.text,
-                sufficient=finding.sufficient,
-                discriminator=finding.discriminator,
-                rivals=[
-                    CauseModel(
-                        rule=cause.rule,
-                        cause=cause.cause,
-                        share=round(share, 3),
-                        text=cause.text,
-                        advice=cause.advice,
-                        avoid=cause.avoid,
-                    )
-                    for cause, share in zip(finding.rivals, finding.shares, strict=True)
-                ],
-            )
-            for found, finding in contract.findings()
-        ],
+        disagreements=[_disagreement_model(contract, found) for found in contract.disagreements],
+        violations=[_disagreement_model(contract, found) for found in contract.violations],
         counts=[
             CountsModel(process=process, checks=checks, violations=violations)
             for process, (checks, violations, _) in sorted(contract.counts.items())
+        ],
+    )
+
+
+def _disagreement_model(contract: Contract, found: Disagreement) -> DisagreementModel:
+    finding = contract.explained(found)
+    return DisagreementModel(
+        provider=claim_model(found.provider),
+        requirement=claim_model(found.requirement),
+        dimensions=list(found.dims),
+        finding=finding.text,
+        sufficient=finding.sufficient,
+        discriminator=finding.discriminator,
+        reports=list(finding.reports),
+        rivals=[
+            CauseModel(
+                rule=cause.rule,
+                cause=cause.cause,
+                share=round(share, 3),
+                text=cause.text,
+                advice=cause.advice,
+                avoid=cause.avoid,
+            )
+            for cause, share in zip(finding.rivals, finding.shares, strict=True)
         ],
     )
 

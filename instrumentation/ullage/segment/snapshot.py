@@ -111,12 +111,14 @@ class Buffer:
 class Claim:
     """What one source says of a size. ``None`` in ``shape`` is not compared; ``inputs`` as recorded.
 
-    ``tally``: it is no claim, but the counts of its contract's checks and violations in this process.
+    ``tally``: it is no claim, but the counts of its contract's checks and violations in this process. ``witness``: it
+    does not stand; it is what was ``provided`` or ``required`` when the contract was violated; empty for other claims.
     """
 
     contract: str
     source: str
     tally: bool
+    witness: str
     dims: tuple[str, ...]
     role: Role
     shape: tuple[int | None, ...]
