@@ -81,9 +81,11 @@ def added(counter: str) -> str:
     """By how much a counter grew since the last step, exactly; all of it, where it was not there before.
 
     ``increase`` misses what a counter was born with. A gap of less than five minutes, as of a sidecar that restarts,
-    does not count as that.
+    does not count as that. Zeros are dropped first: over a thousand pods nearly all are zero.
     """
-    return f"({counter} - (last_over_time({counter}[5m] offset $__interval) or {counter} * 0) > 0)"
+    before = f"last_over_time({counter}[5m] offset $__interval) > 0"
+    now = f"({counter} > 0)"
+    return f"({now} - (({before}) or {now} * 0) > 0)"
 
 
 def warnings() -> str:
