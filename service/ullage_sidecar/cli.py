@@ -29,7 +29,17 @@ def main(arguments: list[str] | None = None) -> int:
     inspect.add_argument("--json", action="store_true", help="everything, as JSON")
     inspect.set_defaults(run=_inspect)
 
-    options = parser.parse_args(arguments)
+    install_hook = commands.add_parser("install-hook", help="copy the hook to where an engine finds it; ends with 0")
+    install_hook.add_argument("dir", type=Path, help="a directory that the engine has in its PYTHONPATH")
+    install_hook.set_defaults(run=_install_hook)
+
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        options = parser.parse_args(given)
+    except SystemExit:
+        if given[:1] != ["install-hook"]:
+            raise
+        return 0  # an init container that fails holds its pod back
     return int(options.run(options))
 
 
@@ -37,6 +47,12 @@ def _inspect(options: argparse.Namespace) -> int:
     from ullage.dump import dump  # noqa: PLC0415  see the module's first line
 
     return dump(options.path, sys.stdout, as_json=options.json)
+
+
+def _install_hook(options: argparse.Namespace) -> int:
+    from ullage_sidecar.install_hook import install_hook  # noqa: PLC0415
+
+    return install_hook(options.dir, sys.stdout)
 
 
 def _serve(options: argparse.Namespace) -> int:
