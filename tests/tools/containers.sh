@@ -3,7 +3,7 @@
 #
 # Everywhere else, install these packages by your own means; the tests look for the commands only.
 set -euo pipefail
-packages=(buildah podman runc uidmap fuse-overlayfs conmon mmdebstrap)
+packages=(buildah podman runc uidmap fuse-overlayfs conmon catatonit mmdebstrap)
 commands=(buildah podman runc mmdebstrap)
 have() { command -v "$@" >/dev/null; }
 for command in "${commands[@]}"; do have "$command" || missing=1; done
