@@ -10,7 +10,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
-setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema ## Install ullage, the engine and the test tools
+setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema .tools/.containers ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -97,4 +97,11 @@ PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json
 	@cp -r $(PREVIEW) .tools/preview/
 	@npm install --prefix .tools/preview --ignore-scripts --no-package-lock --no-audit --no-fund --silent
 	@cd .tools/preview && npx --no-install vite build --logLevel error
+	@touch $@
+
+.tools/.containers: tests/tools/containers.sh tests/tools/base-image.sh
+	@mkdir -p .tools
+	@echo "ullage: installing buildah and podman for the tests, and making a base image"
+	@{ tests/tools/containers.sh && tests/tools/base-image.sh .tools/base.tar; } >.tools/containers.log 2>&1 || \
+	{ echo "ullage: no containers here, their tests are skipped:"; tail -n 3 .tools/containers.log; }
 	@touch $@

@@ -70,7 +70,7 @@ def containers():
     """The tools, or the reason why there are none."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if os.geteuid() or absent:
-        missing(f"containers need root and {', '.join(absent) or 'nothing else'}: see tests/tools/containers.sh")
+        missing(f"containers need root and {', '.join(absent) or 'nothing else'}: see .tools/containers.log")
     return Containers()
 
 
@@ -79,7 +79,7 @@ def base(containers):
     """A stand-in for the base image, under its name."""
     archive = ROOT / ".tools/base.tar"
     if not archive.exists():
-        missing(f"{archive} is not there: see tests/tools/base-image.sh")
+        missing(f"{archive} is not there: see .tools/containers.log")
     if containers.podman("image", "exists", f"localhost/{BASE}", check=False)[0]:
         changes = [word for change in BASE_CHANGES for word in ("--change", change)]
         containers.podman("import", "--quiet", *changes, archive, BASE)
