@@ -24,7 +24,7 @@ INFO = f"{PACKAGE}-{ullage.__version__}.dist-info"
 # What an engine loads. The command and the plugin for pytest, which the distribution also has, are not for it.
 ENTRY_POINTS = "[vllm.general_plugins]\nullage = ullage.engines.vllm:register\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: ullage install-hook\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_HEADERS = ("Metadata-Version", "Name", "Version", "Summary", "License-Expression", "License-File", "Requires-Python")
+_HEADERS = ("Metadata-Version", "Name", "Summary", "License-Expression", "License-File", "Requires-Python")
 _LICENSE = "licenses/LICENSE"
 
 
@@ -76,10 +76,9 @@ def _make(folder: Path) -> None:
         if file.is_file() and file.parent.name != "__pycache__":
             _write(folder / PACKAGE / file.relative_to(source), file.read_bytes())
     described = distribution(PACKAGE)
-    headers = [(name, value) for name, value in described.metadata.items() if name in _HEADERS and name != "Version"]
-    lines = [f"{name}: {value}\n" for name, value in (*headers, ("Version", ullage.__version__))]
+    headers = [f"{name}: {value}\n" for name in _HEADERS for value in described.metadata.get_all(name) or ()]
     info = folder / INFO
-    _write(info / "METADATA", "".join(lines).encode())
+    _write(info / "METADATA", "".join([*headers, f"Version: {ullage.__version__}\n"]).encode())
     _write(info / _LICENSE, (described.read_text(_LICENSE) or "").encode())
     _write(info / "entry_points.txt", ENTRY_POINTS.encode())
     _write(info / "WHEEL", WHEEL.encode())

@@ -6,6 +6,7 @@ those of whoever runs the tests.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -42,7 +43,7 @@ class Containers:
         }
 
     def run(self, program, *arguments, check=True, timeout=300):
-        """Run a command; return what it wrote to stdout. Without ``check``, return its exit status, and all it wrote."""
+        """Run a command; return what it wrote to stdout; without ``check``, its exit status and all it wrote."""
         ran = subprocess.run(
             [program, *self._where, *arguments],
             env=self._environment,
@@ -59,6 +60,18 @@ class Containers:
     def podman(self, *arguments, **options):
         """Run podman."""
         return self.run("podman", *arguments, **options)
+
+    @contextlib.contextmanager
+    def running(self, *arguments):
+        """Have podman run during the block."""
+        command = ["podman", *self._where, *arguments]
+        with subprocess.Popen(
+            command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def pid(self, name):
         """Return the process id of a container's first process, as this machine sees it; 0 if it does not run."""
@@ -90,7 +103,17 @@ def base(containers):
 def image(containers, base):
     """The image, built from the Dockerfile as it is."""
     containers.run(
-        "buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", IMAGE, ROOT, timeout=240
+        "buildah",
+        "bud",
+        "--isolation",
+        "chroot",
+        "--network",
+        "host",
+        "--pull-never",
+        "--tag",
+        IMAGE,
+        ROOT,
+        timeout=240,
     )
     yield IMAGE
     containers.podman("image", "prune", "--force")

@@ -62,7 +62,9 @@ def test_a_vllm_without_ullage_loads_the_hook_from_the_folder_and_is_watched(eng
 
 def look(python, hook_folder, segments, **variables):
     """Have ``python`` use the hook of the folder; return what it found, and the segment's snapshot."""
-    status, out, error = unmodified.run(python, LOOK, PYTHONPATH=str(hook_folder), ULLAGE_DIR=str(segments), **variables)
+    status, out, error = unmodified.run(
+        python, LOOK, PYTHONPATH=str(hook_folder), ULLAGE_DIR=str(segments), **variables
+    )
     assert (status, error.count("Traceback")) == (0, 0), error
     return json.loads(out)
 

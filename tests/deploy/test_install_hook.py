@@ -159,7 +159,10 @@ def test_an_import_meanwhile_finds_a_whole_package(tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["--wrong"], ["/proc/nowhere"], ["/dev/null"], ["a", "b"]])
 def test_whatever_is_wrong_it_ends_with_0_and_says_what(arguments):
     ran = subprocess.run(
-        [sys.executable, "-m", "ullage_sidecar", "install-hook", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ullage_sidecar", "install-hook", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert ran.returncode == 0
@@ -175,7 +178,9 @@ def test_other_commands_still_refuse_wrong_arguments():
 
 
 @pytest.mark.fault("install-hook on a full or read-only volume", sees="one log line; the pod starts, not watched")
-@pytest.mark.parametrize(("option", "reason"), [("size=64k", "No space left on device"), ("ro", "Read-only file system")])
+@pytest.mark.parametrize(
+    ("option", "reason"), [("size=64k", "No space left on device"), ("ro", "Read-only file system")]
+)
 def test_a_volume_that_takes_nothing(tmp_path, option, reason):
     script = f'mount -t tmpfs -o {option} tmpfs "{tmp_path}" && "$@"; echo "status $?"; ls -A "{tmp_path}"'
     unshare = ["unshare", "--mount" if os.geteuid() == 0 else "-rm", "sh", "-c", script, "sh"]

@@ -30,6 +30,8 @@ import yaml
 from harness import ROOT, until
 from prometheus_client.parser import text_string_to_metric_families
 
+from ullage.segment import reader
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 FRAGMENT = ROOT / "deploy/fragment.yaml"
@@ -108,8 +110,9 @@ def engine(containers, engine_python, model, engine_environment):
 class Pod:
     """The pod as it runs."""
 
-    def __init__(self, containers, directory):
+    def __init__(self, containers, directory, python):
         self.containers = containers
+        self._python = python
         self.segments = directory / "ullage"
         self._network = f"/proc/{containers.pid(self.name('ullage'))}/ns/net"
 
@@ -120,9 +123,12 @@ class Pod:
     def run(self, container, code, **variables):
         """Run Python code in a container; return its exit status, and all it wrote."""
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-        (python, *_) = self.containers.podman("inspect", "--format", "{{.Path}}", self.name(container)).split()
-        python = python if "python" in python else "python"
-        return self.containers.podman("exec", *options, self.name(container), python, "-c", code, check=False)
+        command = (self.python(container), "-c", code)
+        return self.containers.podman("exec", *options, self.name(container), *command, check=False)
+
+    def python(self, container):
+        """Return a container's interpreter."""
+        return self._python if container == "vllm" else "python"
 
     def inside(self, *command):
         """Return a command that runs in the network of the pod."""
@@ -157,7 +163,7 @@ def pod(containers, image, engine, tmp_path_factory):
     path.write_text(yaml.safe_dump(manifest))
     containers.podman("pod", "rm", "--force", "--ignore", "--time", "0", POD)
     containers.podman("kube", "play", "--network", "none", path)
-    running = Pod(containers, directory)
+    running = Pod(containers, directory, engine["command"][0])
     until(lambda: running.get(f"{SIDECAR}/livez"), 60, "the sidecar's answer")
     yield running
     containers.podman("pod", "rm", "--force", "--time", "0", POD)
@@ -213,6 +219,33 @@ def test_the_sidecar_is_another_user_and_sees_that_the_engine_lives(pod, scraped
     assert pod.value("ullage_buffer_capacity_slots", process="vllm0/main", buffer="kv_blocks") == 63
     until(lambda: scraped('ullage_buffer_capacity_slots{buffer="kv_blocks"}') == [63], what="Prometheus' first scrape")
     assert scraped("up") == [1]
+
+
+def test_the_doctor_in_the_sidecar_finds_nothing_wrong(pod):
+    until(lambda: pod.value("ullage_process_steps_total", process="vllm0/main"), 240, "the engine")
+
+    status, said = pod.containers.podman("exec", pod.name("ullage"), "ullage", "doctor", check=False)
+
+    assert status == 0, said
+    assert "mode 0777, owner 0:0; this process (65532:65532) only reads; segments of user 0" in said
+    assert "vllm0/main: imported from /opt/ullage; PYTHONPATH is /opt/ullage" in said
+    assert "probes" in said
+
+
+def test_a_drill_is_held_where_the_engine_is_and_leaves_no_warning(pod, scraped):
+    status, said = pod.containers.podman("exec", pod.name("ullage"), "ullage", "drill", check=False)
+    assert status == 1
+    command = said.rpartition(" -- python3 ")[2].split()
+    assert command == ["-m", "ullage.drill", "--seconds", "120"]
+
+    raised = 'ullage_warning_active{process="drill0/main", severity="critical"}'
+    with pod.containers.running("exec", pod.name("vllm"), pod.python("vllm"), *command[:3], "3600") as drilling:
+        until(lambda: scraped(raised) == [1], 60, "the warning")
+        snapshots = [reader.read(path) for path in pod.segments.glob("*.ullage")]
+        (pid,) = (seen.process.pid for seen in snapshots if seen.name == "drill0/main")
+        pod.run("vllm", f"import os; os.kill({pid}, 15)")
+        drilling.wait(timeout=60)
+    until(lambda: scraped(raised) == [], 60, "the end of the warning")
 
 
 def test_an_engine_that_is_killed_comes_back_under_its_name_and_both_are_seen(pod, scraped):
