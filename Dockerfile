@@ -1,5 +1,5 @@
 # The sidecar, and the hook that its init container copies into an engine's pod: `ullage install-hook`.
-# Any base with Python 3.10 or later and the module venv will do. hadolint wants a digest or a tag: this is a tag.
+# Any base with Python 3.10 or later and its module venv will do.
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
