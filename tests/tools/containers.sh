@@ -4,7 +4,7 @@
 # Everywhere else, install these packages by your own means; the tests look for the commands only.
 set -euo pipefail
 packages=(buildah podman runc uidmap fuse-overlayfs conmon catatonit mmdebstrap)
-commands=(buildah podman runc mmdebstrap)
+commands=(buildah podman runc conmon catatonit mmdebstrap)
 have() { command -v "$@" >/dev/null; }
 for command in "${commands[@]}"; do have "$command" || missing=1; done
 [ "${missing:-}" ] || exit 0
