@@ -1,7 +1,8 @@
 """``python -m ullage.drill``: a violation that is none, to test the way from here to whoever is alerted.
 
 A process of an engine ``drill`` has a buffer ``drill`` that goes out of bounds. When the drill is over its segment is
-removed, and the warning with it. Nothing of an engine beside it is touched.
+removed, and the warning with it; an alert that also looks at the counter stays until it forgets (ours: 15 minutes).
+Nothing of an engine beside it is touched.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         segment.path.unlink(missing_ok=True)
         _clear(segment.path.parent)
-        _say("over, its warning is cleared")
+        _say("over: its warning is cleared, its alert follows when its rule forgets the counter")
     return 0
 
 

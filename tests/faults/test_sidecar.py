@@ -34,9 +34,7 @@ def started(segments, tmp_path):
 
     yield start
     for one in running:
-        one.process.kill()
-        one.process.wait()
-        one.log_file.close()
+        one.end()
 
 
 @pytest.mark.fault("a file of settings that is none", sees="one log line a problem; the defaults hold")
