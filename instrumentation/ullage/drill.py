@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -71,8 +70,7 @@ def _clear(directory: Path) -> None:
 
 def _say(what: str) -> None:
     with contextlib.suppress(OSError):  # nobody may be listening any more
-        sys.stdout.write(f"ullage drill: {what}\n")
-        sys.stdout.flush()
+        os.write(1, f"ullage drill: {what}\n".encode())
 
 
 if __name__ == "__main__":

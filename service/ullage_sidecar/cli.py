@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -79,7 +80,10 @@ def _drill(options: argparse.Namespace) -> int:
 def _install_hook(options: argparse.Namespace) -> int:
     from ullage_sidecar.install_hook import install_hook  # noqa: PLC0415
 
-    return install_hook(options.dir, sys.stdout)
+    said = install_hook(options.dir)
+    with contextlib.suppress(OSError):  # not through sys.stdout: what it cannot write fails once more at the exit
+        os.write(1, f"ullage install-hook: {said}\n".encode())
+    return 0
 
 
 def _serve(options: argparse.Namespace) -> int:

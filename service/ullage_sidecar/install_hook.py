@@ -15,7 +15,6 @@ import secrets
 import shutil
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import TextIO
 
 import ullage
 
@@ -28,26 +27,19 @@ _HEADERS = ("Metadata-Version", "Name", "Summary", "License-Expression", "Licens
 _LICENSE = "licenses/LICENSE"
 
 
-def install_hook(target: Path, out: TextIO) -> int:
-    """Copy the hook into ``target``, and say in one line what became of it.
+def install_hook(target: Path) -> str:
+    """Copy the hook into ``target``, and return a line that says what became of it. Raises nothing.
 
     Who imports from ``target`` meanwhile finds the copy from before, or this one. Files are readable by everybody.
-
-    Returns:
-        0, always.
     """
     try:
-        said = _install(target)
+        return _install(target)
     except Exception as error:
         reason = (isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}"
-        said = (
+        return (
             f"nothing was copied to {target}: {reason}. The engine starts all the same, and is not watched; give this "
             f"container a volume there that user {os.geteuid()} can write to"
         )
-    with contextlib.suppress(OSError):
-        out.write(f"ullage install-hook: {said}\n")
-        out.flush()
-    return 0
 
 
 def _install(target: Path) -> str:

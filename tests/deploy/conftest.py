@@ -147,6 +147,6 @@ def engine_environment():
 def hook_folder(tmp_path_factory):
     """A folder with the hook, as the init container makes it."""
     folder = tmp_path_factory.mktemp("hook")
-    with (folder / "log").open("w") as log:
-        assert install_hook(folder, log) == 0
+    said = install_hook(folder)
+    assert "is in" in said
     return folder
