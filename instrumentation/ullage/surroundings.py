@@ -1,4 +1,4 @@
-"""What a process finds where it runs: a directory for segments, other engines, a file system."""
+"""What a process finds where it runs: a directory for segments, other engines, how the hook came in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ullage.segment import sweep
 
 DEFAULT_DIRECTORY = Path("/run/ullage")
-MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "hugetlbfs"}
+ARRIVAL_MAX = 200
 
 
 def directory() -> Path | None:
@@ -28,14 +28,18 @@ def free_name(base: str, where: Path) -> str:
     return f"{base}{number}"
 
 
-def file_system(where: Path) -> str | None:
-    """Return the type of the file system of ``where``; None where the kernel does not say."""
-    device = where.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            if line.split()[2] == number:
-                return line.partition(" - ")[2].split()[0]
-    except OSError:
-        pass
-    return None
+def arrival() -> dict[str, str]:
+    """Return how the hook came into this process: where it was found, and the variables that decide about it.
+
+    No other variable is recorded. Text is ASCII, and cut: it shares the room of the identity.
+    """
+    found = {
+        "hook_path": str(Path(__file__).parents[1]),
+        "pythonpath": os.environ.get("PYTHONPATH"),
+        "vllm_plugins": os.environ.get("VLLM_PLUGINS"),
+    }
+    return {
+        name: value.encode("ascii", "replace").decode()[:ARRIVAL_MAX]
+        for name, value in found.items()
+        if value is not None
+    }

@@ -37,11 +37,6 @@ TICK_S = 1.0
 DEATH_POLL_S = 0.25  # what is left of the budget at rest goes into waking up
 READY_WITHIN_S = 10.0
 HOOK_EXPECTED_S = 60.0
-NO_HOOK = (
-    "no hook found in %s: nothing is watched. Check that the engine has ULLAGE_DIR set to this directory (the same "
-    "volume in both containers), that `pip show ullage` works in its environment, that VLLM_PLUGINS is unset or names "
-    "ullage, and the engine's log for a line of ullage"
-)
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
 
 
@@ -124,7 +119,7 @@ class Watch:
             now = discovery.living(self._settings.dir)
             if not told and not now and time.monotonic() - started > HOOK_EXPECTED_S:
                 told = True
-                log.warning(NO_HOOK, self._settings.dir)
+                log.warning("no hook found in %s: nothing is watched; %s", self._settings.dir, discovery.NO_HOOK)
             if now != living:
                 living = now
                 await asyncio.to_thread(self._tick_safely)

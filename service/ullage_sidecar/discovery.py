@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
     from ullage.segment.snapshot import Snapshot
 
+NO_HOOK = (
+    "check that the engine has ULLAGE_DIR set to this directory (the same volume in both containers), that its "
+    "environment has ullage (`pip show ullage`; or PYTHONPATH, in which a pod's value replaces the image's own, names "
+    "the folder that ullage-install-hook filled), that VLLM_PLUGINS is unset or names ullage, that ULLAGE_DISABLE is "
+    "not set, and the engine's log for a line of ullage"
+)
+"""What to look at where no process writes a segment."""
+
 
 @dataclass(frozen=True)
 class Unreadable:

@@ -139,8 +139,8 @@ def _from_file(file: Path) -> tuple[dict[str, Any], list[str]]:
 
     try:
         content = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        return {}, [f"{file}: {error} (ignored)"]
+    except Exception as error:  # not only what YAML calls wrong: bytes that are no text, a thousand open brackets
+        return {}, [f"{file}: {str(error) or type(error).__name__} (ignored)"]
     if content is None:
         return {}, []
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from harness import until
 
+import ullage
 from ullage.segment import reader
 
 HEAD = """
@@ -52,6 +54,20 @@ def test_using_it_loads_the_standard_library_only(program):
         """).finish()
 
     assert out.strip() == "[]"
+
+
+def test_how_the_hook_came_in_stands_in_the_segment_and_no_other_variable(program, segments):
+    path = os.environ.get("PYTHONPATH", "") + os.pathsep + "/opt/ümlaut/" + "x" * 300
+    variables = {"PYTHONPATH": path, "VLLM_PLUGINS": "lora,ullage", "API_KEY": "a-secret-of-the-pod"}
+
+    program(HEAD, **variables).finish()
+
+    identity = only(segments).identity
+    assert identity["hook_path"] == str(Path(ullage.__file__).parent.parent)
+    assert identity["pythonpath"] == path.replace("ü", "?")[:200]
+    assert identity["vllm_plugins"] == "lora,ullage"
+    (file,) = segments.glob("*.ullage")
+    assert b"a-secret-of-the-pod" not in file.read_bytes()
 
 
 # -- fork ---------------------------------------------------------------------------------------------------------
