@@ -82,7 +82,11 @@ def serve(pages):
         def log_message(self, *_arguments):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pod)
+    class Pods(ThreadingHTTPServer):
+        def handle_error(self, *_arguments):
+            """A Prometheus that ends drops its connections."""
+
+    server = Pods(("127.0.0.1", 0), Pod)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.server_port
