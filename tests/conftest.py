@@ -74,7 +74,7 @@ def prometheuses():
     return [old] if new is None else [old, new]
 
 
-@pytest.fixture(scope="session", params=[2, 3])
+@pytest.fixture(params=[2, 3])
 def release(request, prometheuses):
     """A Prometheus; each test that asks for it runs with 2.53 and with 3."""
     for one in prometheuses:

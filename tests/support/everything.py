@@ -29,6 +29,7 @@ def _claim(source, columns, role=Role.IS, **fields):
     defaults = {
         "contract": "block_table.width",
         "tally": False,
+        "witness": "",
         "dims": ("columns",),
         "relations": (Relation.EQUAL,),
         "dtype": "",
