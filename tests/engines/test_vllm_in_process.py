@@ -84,6 +84,23 @@ def test_the_runners_tensors_are_its_inventory(watched):
     assert held["block_table.block_table"].limit == "int32[16,16]"
 
 
+def test_what_each_side_holds_its_sizes_to_be_is_claimed_and_agrees(watched):
+    seen = snapshot(watched)
+
+    claims = {(claim.contract, claim.source): claim for claim in seen.claims if not claim.tally}
+    shapes = {key: (claim.role.name, claim.shape) for key, claim in claims.items()}
+    assert shapes == {
+        ("limits", "model runner"): ("IS", (512, 16, 512, 256)),
+        ("limits", "scheduler"): ("IS", (512, 16, 512, 256)),
+        ("block_table.tokens", "runner block table"): ("PROVIDES", (512,)),
+        ("block_table.tokens", "model runner"): ("REQUIRES", (512,)),
+        ("block_table.tokens", "scheduler"): ("REQUIRES", (512,)),
+    }
+    table = claims["block_table.tokens", "runner block table"]
+    assert table.inputs == {"max_model_len": 512, "columns": 16, "block_size": 32}
+    assert not [event for event in seen.events if event.kind.name == "DISAGREEMENT"]
+
+
 def test_every_probe_is_installed_and_was_called(watched):
     probes = {probe.name: probe for probe in snapshot(watched).probes}
 

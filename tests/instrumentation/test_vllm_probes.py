@@ -31,9 +31,10 @@ def tensor(*shape):
 config = Some(
     parallel_config=Some(
         data_parallel_size=1, data_parallel_rank=0, data_parallel_index=0,
-        tensor_parallel_size=1, pipeline_parallel_size=1, rank=0,
+        tensor_parallel_size=1, pipeline_parallel_size=1, rank=0, decode_context_parallel_size=1,
     ),
-    model_config=Some(model="tiny", served_model_name=None),
+    model_config=Some(model="tiny", served_model_name=None, max_model_len=512),
+    scheduler_config=Some(max_num_seqs=16, max_num_batched_tokens=512), speculative_config=None,
     device_config=Some(device_type="cuda"),
 )
 """
@@ -98,7 +99,7 @@ class EncoderDecoderCacheManager(EncoderCacheManager):
 class Scheduler:
     def __init__(self, cache):
         self.vllm_config, self.encoder_cache_manager, self.running = config, cache, [1, 2]
-        self.max_num_running_reqs, self.max_num_scheduled_tokens = 16, 512
+        self.max_num_running_reqs, self.max_num_scheduled_tokens, self.max_model_len = 16, 512, 512
         pool = Some(num_gpu_blocks=65, get_num_free_blocks=lambda: 60)
         self.kv_cache_manager = Some(block_pool=pool)
     def schedule(self):

@@ -9,6 +9,7 @@ from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe
+from ullage.engines.vllm.walk import walk
 from ullage.inventory import Held, inventory
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -72,6 +73,7 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
     }
     inventory("runner", _held(runner))
     inventory("block_table", (held for table in tables for held in _held(table)))
+    walk(runner)
 
 
 def _held(owner: Any) -> Iterator[Held]:

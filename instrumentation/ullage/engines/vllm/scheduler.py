@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
-from ullage.engines.vllm import encoder
+from ullage.engines.vllm import encoder, limits
 from ullage.engines.vllm._identity import identify, location
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -61,6 +61,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         limit="max_num_batched_tokens",
     )
     _watched.encoder = encoder.created(scheduler.encoder_cache_manager)
+    limits.claim_of_scheduler(scheduler)
 
 
 def _schedules(_args: Args, _kwargs: Kwargs) -> None:

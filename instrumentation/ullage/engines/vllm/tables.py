@@ -1,0 +1,115 @@
+"""Block tables of the V1 runner: how far each reaches, and who keeps a copy of which width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ullage.engines.vllm._sizes import agreed, among_ranks, inputs, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COPIES = ("expanded_block_table_buffer",)
+"""Tensors of metadata builders as wide as the block table: (rows, columns)."""
+
+_POSITIONAL = "FullAttentionSpec"
+"""The kind of cache, with those derived from it, whose tables have a column for each block of a sequence."""
+
+
+class Table(NamedTuple):
+    """The block table of one KV-cache group.
+
+    Attributes:
+        group: Its number.
+        columns: How many blocks a row has, in blocks of ``block_size`` tokens.
+        block_size: What one column stands for on this rank.
+        shards: Over how many ranks a sequence's blocks are spread.
+        positional: Whether a row has a place for each block of a sequence; a window or a state has its own sizes.
+    """
+
+    group: int
+    columns: int
+    block_size: int
+    shards: int
+    positional: bool
+    spec: Any
+    attention: tuple[Any, ...]
+
+    @property
+    def tokens(self) -> int:
+        """How long a sequence can be."""
+        return self.columns * self.block_size * self.shards
+
+
+def tables(runner: Any) -> list[Table]:
+    """Return the tables of a runner whose KV cache is initialised. Encoder-only layers have none."""
+    made = runner.input_batch.block_table.block_tables
+    groups = runner.kv_cache_config.kv_cache_groups
+    return [
+        Table(
+            group=number,
+            columns=int(table.block_table.gpu.shape[1]),
+            block_size=table.block_size,
+            shards=table.dcp_world_size * table.pcp_world_size,
+            positional=any(base.__name__ == _POSITIONAL for base in type(_layer(group.kv_cache_spec)).__mro__),
+            spec=_layer(group.kv_cache_spec),
+            attention=tuple(runner.attn_groups[number]) if number < len(runner.attn_groups) else (),
+        )
+        for number, (table, group) in enumerate(zip(made, groups, strict=False))
+    ]
+
+
+def claim(runner: Any) -> None:
+    """Claim what each table reaches and what it must reach; and the width of each copy of one."""
+    config = runner.vllm_config
+    found = tables(runner)
+    reach = agreed(among_ranks("block_table.tokens", config))
+    for table in found:
+        if table.positional:
+            given = inputs(config, "max_model_len", columns=table.columns, block_size=table.block_size)
+            if table.spec.block_size != table.block_size:
+                given["manager_block_size"] = table.spec.block_size
+            reach.claim(_named("runner block table", table, found), (table.tokens,), role="provides", inputs=given)
+        _claim_copies(config, table, found)
+    needed = inputs(config, max_model_len=runner.max_model_len)
+    reach.claim("model runner", (runner.max_model_len,), role="requires", inputs=needed)
+
+
+def _claim_copies(config: Any, table: Table, found: list[Table]) -> None:
+    """Compare widths in the columns of whoever keeps the copy: its kernel may want smaller blocks."""
+    for builder, attribute, copy in _copies(table):
+        block_size = builder.kv_cache_spec.block_size
+        contract = agreed(_width(table, block_size, found))
+        given = inputs(config, "max_model_len", block_size=block_size)
+        width = table.columns * table.block_size // block_size
+        if block_size != table.block_size:
+            given["table_block_size"] = table.block_size
+        contract.claim(_named("runner block table", table, found), (width,), inputs=given)
+        name = source(type(builder).__name__, attribute)
+        contract.claim(name, (int(copy.shape[1]),), inputs=inputs(config, "max_model_len", block_size=block_size))
+
+
+def _copies(table: Table) -> Iterator[tuple[Any, str, Any]]:
+    for attention in table.attention:
+        for builder in attention.metadata_builders:
+            for attribute in COPIES:
+                copy = getattr(builder, attribute, None)
+                if copy is not None:
+                    yield builder, attribute, copy
+
+
+def _width(table: Table, block_size: int, found: list[Table]) -> str:
+    """Return the name of the contract on the width of a table, in columns of ``block_size`` tokens."""
+    apart = [str(table.group)] if len(found) > 1 else []
+    apart += [f"blocks of {block_size}"] if block_size != table.block_size else []
+    return "/".join(["block_table.width", *apart])
+
+
+def _named(what: str, table: Table, found: list[Table]) -> str:
+    return f"{what} {table.group}" if len(found) > 1 else what
+
+
+def _layer(spec: Any) -> Any:
+    """Return the specification of one layer of a group that has one for each."""
+    each = getattr(spec, "kv_cache_specs", None)
+    return next(iter(each.values())) if each else spec
