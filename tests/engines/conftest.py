@@ -22,6 +22,8 @@ import contextlib
 
 import tiny_llama
 
+from ullage.segment import reader
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
@@ -198,3 +200,43 @@ def start_server(model):
     yield start
     for one in started:
         one.end()
+
+
+class Classes:
+    """A process that has imported vLLM's classes, and runs programs with them."""
+
+    def __init__(self):
+        environment = {key: value for key, value in os.environ.items() if key != "ULLAGE_DIR"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "classes.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environment, **tiny_llama.ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"},
+        )
+
+    def run(self, directory, code, errors):
+        """Return what ``code`` said, and what its segment says then; ``errors`` of ours were expected."""
+        self.process.stdin.write(json.dumps({"directory": str(directory), "code": code}) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert "said" in answer, answer["failed"]
+        (path,) = directory.glob("*.ullage")
+        seen = reader.read(path)
+        assert seen.process.hook_errors == errors
+        return answer["said"], seen
+
+
+@pytest.fixture(scope="session")
+def _classes():
+    process = Classes()
+    yield process
+    process.process.stdin.close()
+    process.process.wait(timeout=60)
+    process.process.stdout.close()
+
+
+@pytest.fixture
+def run_classes(_classes, segments):
+    """Run a program on vLLM's own classes: ``run_classes(code)``; see ``classes.py`` for the names that it has."""
+    return lambda code, errors=0: _classes.run(segments, code, errors)

@@ -422,9 +422,7 @@ def test_without_a_draft_model_nothing_is_registered(run):
     seen = run(SPECULATIVE + "session.open()")
 
     assert seen.buffers == ()
-    assert {probe.name: probe.status for probe in seen.probes}[
-        "SpecDecodeBaseProposer.propose"
-    ] is ProbeStatus.INSTALLED
+    assert {probe.name: probe.status for probe in seen.probes}["SpecDecodeBaseProposer"] is ProbeStatus.INSTALLED
 
 
 LORA = """

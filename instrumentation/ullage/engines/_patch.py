@@ -31,6 +31,8 @@ class Hook:
         after: ``after(result, args, kwargs)``.
         failed: ``failed(exception, args, kwargs)``; the exception goes on to the engine unchanged.
         denied_only: Run ``after`` only if the function returned None.
+        outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
+            variant by another, if they share a probe.
         shared: The probe of several hooks that are of interest together only.
     """
 
@@ -41,6 +43,7 @@ class Hook:
     after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
     failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
     denied_only: bool = False
+    outermost: bool = False
     shared: Probe | None = None
     probe: Probe = field(init=False)
 
@@ -49,8 +52,11 @@ class Hook:
 
     def install(self, module: Any) -> None:
         """Wrap the function in ``module``, or say why not. Wrapping it again is a no-op."""
-        class_name, _, attribute = self.target.partition(".")
-        cls = getattr(module, class_name, None)
+        self.wrap(getattr(module, self.target.partition(".")[0], None))
+
+    def wrap(self, cls: Any) -> None:
+        """Wrap the function where ``cls`` has it from, or say why not. Wrapping it again is a no-op."""
+        attribute = self.target.partition(".")[2]
         owner = _definer(cls, attribute)
         if owner is None:
             self.probe.set(ProbeStatus.ABSENT, f"{self.module} has no {self.target}")
@@ -67,7 +73,8 @@ class Hook:
         if missing:
             self.probe.set(ProbeStatus.CHANGED, f"no parameter {', '.join(missing)}")
             return
-        setattr(owner, attribute, self._wrap(original))
+        wrapper = self._wrap(original)
+        setattr(owner, attribute, self._outermost(wrapper, original) if self.outermost else wrapper)
         self.probe.set(ProbeStatus.INSTALLED)
 
     def refresh(self) -> None:
@@ -109,6 +116,22 @@ class Hook:
 
         setattr(wrapper, _MARK, probe)
         return wrapper
+
+    def _outermost(self, wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        probe = self.probe
+
+        @functools.wraps(original)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if probe.inside is args[0]:
+                return original(*args, **kwargs)
+            probe.inside = args[0]
+            try:
+                return wrapper(*args, **kwargs)
+            finally:
+                probe.inside = None
+
+        setattr(entered, _MARK, probe)
+        return entered
 
 
 def argument(name: str, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -34,11 +34,13 @@ class Probe:
     Attributes:
         name: ``Class.function`` in the engine's words.
         live: Whether our code runs at this hook point.
+        inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.live = False
+        self.inside: object = None
         self.calls = 0
         self._status = ProbeStatus.UNKNOWN
         self._detail = ""

@@ -35,6 +35,7 @@ def _register() -> None:
         safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
         return
     from ullage.engines.vllm import (  # noqa: PLC0415
+        builds,
         encoder,
         lifecycle,
         lora,
@@ -50,7 +51,7 @@ def _register() -> None:
     session.identify(engine_version=version)
     watch = ImportWatch()
     core = (*scheduler.HOOKS, *encoder.HOOKS, *structured.HOOKS)
-    worker = (*runner_v1.HOOKS, *rehearsal.HOOKS, *speculative.HOOKS, *lora.HOOKS)
+    worker = (*runner_v1.HOOKS, *rehearsal.HOOKS, *speculative.HOOKS, *lora.HOOKS, *builds.HOOKS)
     for hook in (*lifecycle.HOOKS, *core, *worker):
         watch.when_imported(hook.module, hook.install)
     # The others are of features that a process may never load.

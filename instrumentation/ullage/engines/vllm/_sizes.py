@@ -25,10 +25,19 @@ class Size(NamedTuple):
 
 SIZES: Mapping[str, Size] = {
     "limits": Size(("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks"), EQUAL, ""),
-    "block_table.tokens": Size(("tokens",), AT_LEAST, "tokens"),
+    "sequence.tokens": Size(("tokens",), AT_LEAST, "tokens"),
+    "step.tokens": Size(("tokens",), AT_LEAST, "tokens"),
+    "step.requests": Size(("requests",), AT_LEAST, "requests"),
+    "graph.requests": Size(("requests",), AT_LEAST, "requests"),
+    "draft.tokens": Size(("tokens",), AT_LEAST, "tokens"),
+    "kv.pages": Size(("pages",), AT_LEAST, "pages"),
     "block_table.width": Size(("columns",), EQUAL, "columns"),
 }
-"""By name; a name may be followed by ``/`` and what tells several of one kind apart."""
+"""By name; a name may be followed by ``/`` and what tells several of one kind apart.
+
+``sequence``: what has a place for each token of the longest sequence; ``step``: for each token, or each request, of the
+largest step; ``graph``: for each request of the largest captured graph.
+"""
 
 _contracts: dict[str, Contract] = {}
 

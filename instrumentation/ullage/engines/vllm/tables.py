@@ -9,6 +9,9 @@ from ullage.engines.vllm._sizes import agreed, among_ranks, inputs, source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ullage.contracts import Contract
+
+WIDTH = "block_table.width"
 COPIES = ("expanded_block_table_buffer",)
 """Tensors of metadata builders as wide as the block table: (rows, columns)."""
 
@@ -63,7 +66,7 @@ def claim(runner: Any) -> None:
     """Claim what each table reaches and what it must reach; and the width of each copy of one."""
     config = runner.vllm_config
     found = tables(runner)
-    reach = agreed(among_ranks("block_table.tokens", config))
+    reach = agreed(among_ranks("sequence.tokens", config))
     for table in found:
         if table.positional:
             given = inputs(config, "max_model_len", columns=table.columns, block_size=table.block_size)
@@ -77,32 +80,43 @@ def claim(runner: Any) -> None:
 
 def _claim_copies(config: Any, table: Table, found: list[Table]) -> None:
     """Compare widths in the columns of whoever keeps the copy: its kernel may want smaller blocks."""
-    for builder, attribute, copy in _copies(table):
+    for builder in (builder for attention in table.attention for builder in attention.metadata_builders):
+        contract = width_contract(builder, table, found)
+        if contract is None:
+            continue
         block_size = builder.kv_cache_spec.block_size
-        contract = agreed(_width(table, block_size, found))
         given = inputs(config, "max_model_len", block_size=block_size)
         width = table.columns * table.block_size // block_size
-        if block_size != table.block_size:
-            given["table_block_size"] = table.block_size
-        contract.claim(_named("runner block table", table, found), (width,), inputs=given)
-        name = source(type(builder).__name__, attribute)
-        contract.claim(name, (int(copy.shape[1]),), inputs=inputs(config, "max_model_len", block_size=block_size))
+        split = {"table_block_size": table.block_size} if block_size != table.block_size else {}
+        contract.claim(_named("runner block table", table, found), (width,), inputs={**given, **split})
+        for name, copy in _copies(builder):
+            contract.claim(source(type(builder).__name__, name), (int(copy.shape[1]),), inputs=given)
 
 
-def _copies(table: Table) -> Iterator[tuple[Any, str, Any]]:
-    for attention in table.attention:
-        for builder in attention.metadata_builders:
-            for attribute in COPIES:
-                copy = getattr(builder, attribute, None)
-                if copy is not None:
-                    yield builder, attribute, copy
-
-
-def _width(table: Table, block_size: int, found: list[Table]) -> str:
-    """Return the name of the contract on the width of a table, in columns of ``block_size`` tokens."""
+def width_contract(builder: Any, table: Table, found: list[Table]) -> Contract | None:
+    """Return the contract on the width of a table in the columns of ``builder``; None if that keeps no copy of it."""
+    if not any(_copies(builder)):
+        return None
+    block_size = builder.kv_cache_spec.block_size
     apart = [str(table.group)] if len(found) > 1 else []
     apart += [f"blocks of {block_size}"] if block_size != table.block_size else []
-    return "/".join(["block_table.width", *apart])
+    return agreed("/".join([WIDTH, *apart]))
+
+
+def claim_given(builder: Any, given: Any) -> None:
+    """Claim the width of a table that ``builder`` was given and of its copy, and count that they differ."""
+    config, block_size = builder.vllm_config, builder.kv_cache_spec.block_size
+    known = inputs(config, "max_model_len", block_size=block_size)
+    contract, owner = agreed(WIDTH), type(builder).__name__
+    contract.claim("block table", (int(given.shape[1]),), inputs=known)
+    for name, copy in _copies(builder):
+        contract.claim(source(owner, name), (int(copy.shape[1]),), inputs=known)
+        contract.compare(int(copy.shape[1]), int(given.shape[1]), inputs=lambda: known, sources=(owner, "block table"))
+
+
+def _copies(builder: Any) -> Iterator[tuple[str, Any]]:
+    found = ((name, getattr(builder, name, None)) for name in COPIES)
+    return ((name, copy) for name, copy in found if copy is not None)
 
 
 def _named(what: str, table: Table, found: list[Table]) -> str:

@@ -1,0 +1,219 @@
+"""Buffers with a row for each token or request of a step: of the V1 runner, its metadata builders and its proposer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ullage.engines.vllm._sizes import agreed, inputs, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+TOKENS, REQUESTS, GRAPH, SEQUENCE = "step.tokens", "step.requests", "graph.requests", "sequence.tokens"
+
+
+class Rows(NamedTuple):
+    """Tensors that must have a row for each of something.
+
+    Attributes:
+        size: Of what.
+        attributes: Names of the tensors in their owner, those that it has.
+        dim: The dimension that counts.
+        beyond: How many rows it has beyond those: 1 for boundaries, which have an end as well.
+    """
+
+    size: str
+    attributes: str
+    dim: int = 0
+    beyond: int = 0
+
+
+RUNNER = (
+    Rows(
+        TOKENS,
+        "input_ids positions is_padding req_indices inputs_embeds is_token_ids arange_np query_pos "
+        "kv_sharing_fast_prefill_logits_indices",
+    ),
+    Rows(TOKENS, "mrope_positions xdrope_positions", dim=1, beyond=1),
+    Rows(
+        REQUESTS,
+        "seq_lens optimistic_seq_lens_cpu num_computed_tokens prev_num_draft_tokens prev_positions "
+        "num_scheduled_tokens encoder_seq_lens dcp_local_seq_lens discard_request_mask num_decode_draft_tokens "
+        "num_accepted_tokens",
+    ),
+    Rows(REQUESTS, "query_start_loc arange_np", beyond=1),
+)
+INPUT_BATCH = (Rows(REQUESTS, "token_ids_cpu"), Rows(SEQUENCE, "token_ids_cpu", dim=1))
+BLOCK_TABLE = (Rows(REQUESTS, "block_table"), Rows(TOKENS, "slot_mapping"))
+BUILDER = (
+    Rows(
+        TOKENS,
+        "decode_lens_buffer per_req_decode_lens_buffer decode_seq_lens_buffer global_decode_seq_lens_buffer "
+        "decode_indices_buffer arange_buffer expanded_block_table_buffer compressed_slot_mapping_buffer "
+        "expanded_seq_lens_buffer slot_mapping_buffer req_id_per_token_buffer mm_prefix_query_ranges_gpu",
+    ),
+    Rows(REQUESTS, "cg_buf_num_splits num_splits_buffer paged_kv_indptr qo_indptr", beyond=1),
+    Rows(
+        REQUESTS,
+        "topk_tokens_tensor max_model_len_tensor dummy_block_table paged_kv_last_page_len persistent_rswa_prefix_lens "
+        "_dcp_context_kv_lens _graph_seq_lens",
+    ),
+    Rows(
+        GRAPH,
+        "state_indices_tensor_d decode_num_accepted_tokens spec_state_indices_tensor spec_sequence_masks "
+        "non_spec_state_indices_tensor num_accepted_tokens decode_state_indices_tensor",
+    ),
+    Rows(GRAPH, "spec_query_start_loc non_spec_query_start_loc decode_query_start_loc", beyond=1),
+)
+PROPOSER = (
+    Rows(
+        TOKENS,
+        "input_ids positions hidden_states inputs_embeds _slot_mapping_buffer token_arange_np is_rejected_token_mask "
+        "is_masked_token_mask",
+    ),
+    Rows(TOKENS, "mrope_positions", dim=1, beyond=1),
+    Rows(REQUESTS, "arange", beyond=1),
+    Rows(REQUESTS, "backup_next_token_ids"),
+)
+
+
+def claim(runner: Any) -> None:
+    """Claim the rows of everything that a runner steps with, and how many a step needs."""
+    config = runner.vllm_config
+    _claim_needs(runner)
+    _claim_rows("runner", runner, RUNNER, config)
+    _claim_rows("input batch", runner.input_batch, INPUT_BATCH, config)
+    for number, table in enumerate(runner.input_batch.block_table.block_tables):
+        _claim_rows(f"block table {number}" if number else "block table", table, BLOCK_TABLE, config)
+    builders = [builder for builder, _ in each_builder(runner)]
+    for builder in builders:
+        _claim_rows(type(builder).__name__, builder, BUILDER, config)
+        _claim_pages(builder, config)
+        _claim_gathered(builder, config)
+    proposer = getattr(runner, "drafter", None)
+    if proposer is not None and getattr(proposer, "method", "") != "dflash":  # it divides its buffers in its own way
+        _claim_rows(type(proposer).__name__, proposer, PROPOSER, config)
+        _claim_drafts(proposer, config)
+    _claim_topk(runner)
+
+
+def each_builder(runner: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the metadata builders of a runner, those of its proposer included, with their KV-cache group."""
+    proposer = getattr(runner, "drafter", None)
+    groups = [(one, group) for group, attention in enumerate(runner.attn_groups) for one in attention]
+    groups += [(one, one.kv_cache_group_id) for one in getattr(proposer, "draft_attn_groups", ())]
+    for one, group in groups:
+        for builder in one.metadata_builders:
+            yield builder, group
+
+
+def room(builder: Any) -> tuple[float, float]:
+    """Return for how many tokens and requests the tensors of a builder have rows; infinity if it has none."""
+    counts: dict[str, float] = {TOKENS: math.inf, REQUESTS: math.inf}
+    for size, count in _sizes(builder, BUILDER):
+        if size in counts:
+            counts[size] = min(counts[size], count)
+    return counts[TOKENS], counts[REQUESTS]
+
+
+def _claim_needs(runner: Any) -> None:
+    config = runner.vllm_config
+    scheduler = config.scheduler_config
+    tokens = inputs(config, "max_num_batched_tokens")
+    agreed(TOKENS).claim("scheduler", (scheduler.max_num_batched_tokens,), role="requires", inputs=tokens)
+    requests = inputs(config, "max_num_seqs")
+    agreed(REQUESTS).claim("scheduler", (scheduler.max_num_seqs,), role="requires", inputs=requests)
+    graphs = list(_graphs(runner))
+    if graphs:
+        largest = max(graph.num_tokens for graph in graphs)
+        given = {"max_cudagraph_capture_size": config.compilation_config.max_cudagraph_capture_size}
+        agreed(TOKENS).claim("largest CUDA graph", (largest,), role="requires", inputs=given)
+        sequences = max((graph.num_reqs for graph in graphs if graph.num_reqs is not None), default=None)
+        for size in (REQUESTS, GRAPH) if sequences is not None else ():
+            given = inputs(config, "max_num_seqs", **given)
+            agreed(size).claim("largest CUDA graph", (sequences,), role="requires", inputs=given)
+
+
+def _graphs(runner: Any) -> Iterator[Any]:
+    """Yield the batches for which there will be a graph; none without graphs."""
+    for holder in (runner, getattr(runner, "drafter", None)):
+        dispatcher = getattr(holder, "cudagraph_dispatcher", None)
+        for batches in getattr(dispatcher, "cudagraph_keys", {}).values():
+            yield from batches
+
+
+def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any) -> None:
+    """Claim what each tensor of ``holder`` has; those of one size make one claim."""
+    limits = {TOKENS: "max_num_batched_tokens", SEQUENCE: "max_model_len"}
+    for (size, count), attributes in _sizes(holder, table).items():
+        more = f" and {len(attributes) - 1} more" if len(attributes) > 1 else ""
+        given = inputs(config, limits.get(size, "max_num_seqs"))
+        agreed(size).claim(source(owner, attributes[0] + more), (count,), role="provides", inputs=given)
+
+
+def _sizes(holder: Any, table: Iterable[Rows]) -> dict[tuple[str, int], list[str]]:
+    """Return which tensors of ``holder`` have rows for how many of what."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for rows in table:
+        for attribute in rows.attributes.split():
+            shape = _shape(getattr(holder, attribute, None))
+            if len(shape) > rows.dim:
+                found.setdefault((rows.size, shape[rows.dim] - rows.beyond), []).append(attribute)
+    return found
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor or an array, or of the pair of tensors that vLLM has for host and device."""
+    shape = getattr(getattr(tensor, "gpu", tensor), "shape", ())
+    return tuple(int(size) for size in shape)
+
+
+def _claim_pages(builder: Any, config: Any) -> None:
+    """FlashInfer lists the pages of all sequences of a step one after another."""
+    pages = _shape(getattr(builder, "paged_kv_indices", None))
+    if pages and type(builder).__name__.startswith("FlashInfer"):
+        block_size = builder.kv_cache_spec.block_size
+        longest = -(
+            -config.model_config.max_model_len // (block_size * config.parallel_config.decode_context_parallel_size)
+        )
+        given = inputs(config, "max_num_seqs", "max_model_len", block_size=block_size)
+        contract = agreed("kv.pages")
+        contract.claim(source(type(builder).__name__, "paged_kv_indices"), pages[:1], role="provides", inputs=given)
+        needed = config.scheduler_config.max_num_seqs * longest
+        contract.claim("largest step", (needed,), role="requires", inputs=given)
+
+
+def _claim_gathered(builder: Any, config: Any) -> None:
+    """The indexer gathers prefills in chunks; one sequence is never divided, so the longest must fit."""
+    gathered = getattr(builder, "max_prefill_buffer_size", None)
+    if isinstance(gathered, int):
+        ratio = getattr(builder, "compress_ratio", 1)
+        given = inputs(config, "max_model_len", compress_ratio=ratio)
+        name = source(type(builder).__name__, "max_prefill_buffer_size")
+        agreed(SEQUENCE).claim(name, (gathered * ratio,), role="provides", inputs=given)
+
+
+def _claim_drafts(proposer: Any, config: Any) -> None:
+    """A draft model that sees more tokens than the target: slots of its own for each sequence."""
+    slots = getattr(proposer, "net_num_new_slots_per_request", 0)
+    scheduled = config.scheduler_config.max_num_scheduled_tokens
+    if slots > 0 and scheduled:
+        given = inputs(config, "max_num_batched_tokens", "max_num_seqs", slots_per_request=slots)
+        contract, owner = agreed("draft.tokens"), type(proposer).__name__
+        contract.claim(source(owner, "input_ids"), _shape(proposer.input_ids)[:1], role="provides", inputs=given)
+        needed = scheduled + slots * config.scheduler_config.max_num_seqs
+        given = {**given, "max_num_scheduled_tokens": scheduled}
+        contract.claim("drafts of the largest step", (needed,), role="requires", inputs=given)
+
+
+def _claim_topk(runner: Any) -> None:
+    """The sparse layers of a model share one buffer of indices."""
+    config = runner.vllm_config
+    for layer in config.compilation_config.static_forward_context.values():
+        for holder in (layer, getattr(layer, "impl", None)):
+            shape = _shape(getattr(holder, "topk_indices_buffer", None))
+            if shape:
+                name = source(type(layer).__name__, "topk_indices_buffer")
+                agreed(TOKENS).claim(name, shape[:1], role="provides", inputs=inputs(config, "max_num_batched_tokens"))
+                break
