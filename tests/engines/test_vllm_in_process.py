@@ -91,11 +91,12 @@ def test_what_each_side_holds_its_sizes_to_be_is_claimed_and_agrees(watched):
     assert {key: (claim.role.name, *claim.shape) for key, claim in claims.items()} == {
         ("limits", "model runner"): ("IS", 512, 16, 512, 256),
         ("limits", "scheduler"): ("IS", 512, 16, 512, 256),
-        ("sequence.tokens", "model runner"): ("REQUIRES", 512),
-        ("sequence.tokens", "scheduler"): ("REQUIRES", 512),
-        ("sequence.tokens", "runner block table"): ("PROVIDES", 512),
-        ("sequence.tokens", "input batch.token_ids_cpu"): ("PROVIDES", 512),
-        ("sequence.tokens", "rope cache.RotaryEmbedding"): ("PROVIDES", 2048),
+        ("block_table.tokens", "model runner"): ("REQUIRES", 512),
+        ("block_table.tokens", "scheduler"): ("REQUIRES", 512),
+        ("block_table.tokens", "runner block table"): ("PROVIDES", 512),
+        ("block_table.tokens", "input batch.token_ids_cpu"): ("PROVIDES", 512),
+        ("rope.rows", "rotary embedding.RotaryEmbedding"): ("PROVIDES", 2048),
+        ("rope.rows", "model runner"): ("REQUIRES", 512),
         ("step.tokens", "scheduler"): ("REQUIRES", 512),
         ("step.tokens", "runner.input_ids and 7 more"): ("PROVIDES", 512),
         ("step.tokens", "block table.slot_mapping"): ("PROVIDES", 512),
@@ -105,7 +106,7 @@ def test_what_each_side_holds_its_sizes_to_be_is_claimed_and_agrees(watched):
         ("step.requests", "input batch.token_ids_cpu"): ("PROVIDES", 16),
         ("step.requests", "block table.block_table"): ("PROVIDES", 16),
     }
-    table = claims["sequence.tokens", "runner block table"]
+    table = claims["block_table.tokens", "runner block table"]
     assert table.inputs == {"max_model_len": 512, "columns": 16, "block_size": 32}
     assert not [event for event in seen.events if event.kind.name == "DISAGREEMENT"]
 

@@ -48,7 +48,7 @@ except RuntimeError as error:
     claims = {claim.source: (claim.shape, claim.inputs) for claim in seen.claims if not claim.tally}
     known = {"max_model_len": 200_000, "block_size": 64, "num_speculative_tokens": 2}
     copy = "DeepseekV32IndexerMetadataBuilder.expanded_block_table_buffer"
-    assert claims == {"block table": ((3126,), known), copy: ((3125,), known)}
+    assert claims == {"runner block table, as given": ((3126,), known), copy: ((3125,), known)}
     (finding,) = findings(seen)
     assert any("aligned(ceil(max_model_len / block_size), 128 tokens) = 3126" in cause for cause in finding.causes[:3])
 
@@ -86,8 +86,8 @@ def test_what_fits_is_claimed_and_nothing_is_reported(run_classes):
     sizes = {(claim.contract, claim.role.name, claim.shape) for claim in seen.claims if not claim.tally}
     assert {
         ("block_table.width", "IS", (3126,)),
-        ("sequence.tokens", "PROVIDES", (3126 * 64,)),
-        ("sequence.tokens", "REQUIRES", (200_000,)),
+        ("block_table.tokens", "PROVIDES", (3126 * 64,)),
+        ("block_table.tokens", "REQUIRES", (200_000,)),
         ("step.tokens", "PROVIDES", (64,)),
         ("step.requests", "PROVIDES", (8,)),
     } <= sizes
@@ -114,14 +114,14 @@ def test_a_kernel_with_smaller_blocks_has_more_columns_for_the_same_tokens(run_c
 
     assert events(seen, "DISAGREEMENT") == []
     claims = {claim.contract: claim.shape for claim in seen.claims if claim.source == "runner block table"}
-    assert claims == {"block_table.width/blocks of 64": (3128,), "sequence.tokens": (200_192,)}
+    assert claims == {"block_table.width/blocks of 64": (3128,), "block_table.tokens": (200_192,)}
 
 
 def test_a_table_for_a_limit_that_was_raised_since_is_too_short(run_classes):
     _, seen = run_classes("walk(runner(config=config(max_model_len=653_440 // 64 * 64), max_model_len=1_048_576))")
 
     found = {(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")}
-    assert ("sequence.tokens", 653_440, 1_048_576) in found
+    assert ("block_table.tokens", 653_440, 1_048_576) in found
 
 
 def test_a_limit_that_was_lowered_since_is_no_fault(run_classes):
@@ -164,7 +164,7 @@ def test_a_rope_cache_shorter_than_the_longest_sequence(run_classes):
     _, seen = run_classes(ROPE + "walk(runner(model=model(attention, rope(163_840))))")
 
     found = [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")]
-    assert found == [("sequence.tokens", 163_840, 200_000)]
+    assert found == [("rope.rows", 163_840, 200_000)]
 
 
 def test_the_rope_cache_of_a_vision_tower_need_not_reach_that_far(run_classes):
@@ -173,7 +173,7 @@ def test_the_rope_cache_of_a_vision_tower_need_not_reach_that_far(run_classes):
     assert events(seen, "DISAGREEMENT") == []
 
 
-@pytest.mark.parametrize(("limit", "found"), [(4096, []), (8192, [("sequence.tokens/draft", 4096, 8192)])])
+@pytest.mark.parametrize(("limit", "found"), [(4096, []), (8192, [("rope.rows/draft", 4096, 8192)])])
 def test_the_rope_cache_of_a_draft_must_reach_as_far_as_it_is_asked(run_classes, limit, found):
     _, seen = run_classes(
         ROPE
@@ -193,7 +193,7 @@ walk(runner(drafter=proposer))
 """)
 
     found = [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")]
-    assert found == [("step.requests", 7, 8)]
+    assert found == [("draft.arange", 8, 9)]
 
 
 def test_a_part_of_the_walk_that_fails_takes_no_other_with_it(run_classes):
@@ -281,7 +281,7 @@ def test_a_table_of_another_width_is_a_violation_before_the_call_in_every_varian
     ("brought", "found"),
     [
         ("num_actual_tokens=65", ("step.tokens", (64, 65))),
-        ("max_seq_len=3126 * 64 + 1", ("sequence.tokens", (3126 * 64, 3126 * 64 + 1))),
+        ("max_seq_len=3126 * 64 + 1", ("block_table.tokens", (3126 * 64, 3126 * 64 + 1))),
     ],
 )
 def test_a_batch_with_more_than_there_is_room_for(run_classes, brought, found):

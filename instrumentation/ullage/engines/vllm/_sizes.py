@@ -25,18 +25,23 @@ class Size(NamedTuple):
 
 SIZES: Mapping[str, Size] = {
     "limits": Size(("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks"), EQUAL, ""),
-    "sequence.tokens": Size(("tokens",), AT_LEAST, "tokens"),
-    "step.tokens": Size(("tokens",), AT_LEAST, "tokens"),
-    "step.requests": Size(("requests",), AT_LEAST, "requests"),
-    "graph.requests": Size(("requests",), AT_LEAST, "requests"),
-    "draft.tokens": Size(("tokens",), AT_LEAST, "tokens"),
-    "kv.pages": Size(("pages",), AT_LEAST, "pages"),
+    "block_table.tokens": Size(("tokens",), AT_LEAST, "tokens"),
     "block_table.width": Size(("columns",), EQUAL, "columns"),
+    "rope.rows": Size(("rows",), AT_LEAST, "rows"),
+    "step.tokens": Size(("rows",), AT_LEAST, "rows"),
+    "step.requests": Size(("rows",), AT_LEAST, "rows"),
+    "indexer.decode_rows": Size(("rows",), AT_LEAST, "rows"),
+    "indexer.arange": Size(("rows",), AT_LEAST, "rows"),
+    "indexer.prefill_rows": Size(("rows",), AT_LEAST, "rows"),
+    "flashmla.num_splits": Size(("rows",), AT_LEAST, "rows"),
+    "flashinfer.page_indices": Size(("pages",), AT_LEAST, "pages"),
+    "mamba.state_rows": Size(("rows",), AT_LEAST, "rows"),
+    "draft.arange": Size(("rows",), AT_LEAST, "rows"),
+    "draft.step_tokens": Size(("rows",), AT_LEAST, "rows"),
 }
 """By name; a name may be followed by ``/`` and what tells several of one kind apart.
 
-``sequence``: what has a place for each token of the longest sequence; ``step``: for each token, or each request, of the
-largest step; ``graph``: for each request of the largest captured graph.
+``step.tokens`` and ``step.requests`` have a row for each token, or request, of the largest step.
 """
 
 _contracts: dict[str, Contract] = {}

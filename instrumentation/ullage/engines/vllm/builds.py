@@ -72,7 +72,7 @@ def _exceeds(name: str, batch: Any, tokens: float, requests: float, reach: float
     needs = (
         ("step.tokens", tokens, batch.num_actual_tokens),
         ("step.requests", requests, batch.num_reqs),
-        ("sequence.tokens", reach, batch.max_seq_len),
+        ("block_table.tokens", reach, batch.max_seq_len),
     )
     what = breadcrumb.phase.name.lower().replace("_", " ") if breadcrumb.rehearsing else "batch"
     given = {"num_actual_tokens": batch.num_actual_tokens, "num_reqs": batch.num_reqs}

@@ -16,7 +16,7 @@ def claim_of_scheduler(scheduler: Any) -> None:
     """Claim the limits by which requests are admitted; whatever they may reach, the block tables must."""
     config = scheduler.vllm_config
     _claim("scheduler", config, scheduler.max_model_len, scheduler.kv_cache_manager.block_pool.num_gpu_blocks)
-    reach = agreed(among_ranks("sequence.tokens", config))
+    reach = agreed(among_ranks("block_table.tokens", config))
     needed = inputs(config, max_model_len=scheduler.max_model_len)
     reach.claim("scheduler", (scheduler.max_model_len,), role="requires", inputs=needed)
 

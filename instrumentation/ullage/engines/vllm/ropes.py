@@ -9,24 +9,26 @@ from ullage.engines.vllm._sizes import agreed, inputs, source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DRAFT = "sequence.tokens/draft"
+ROWS, DRAFT = "rope.rows", "rope.rows/draft"
 
 
 def claim(runner: Any) -> None:
     """Claim the rows of the caches that the attention layers with a KV cache read."""
     config = runner.vllm_config
     layers = {id(layer) for layer in config.compilation_config.static_forward_context.values()}
-    _claim("sequence.tokens", getattr(runner, "model", None), layers, config)
+    if _claim(ROWS, getattr(runner, "model", None), layers, config):
+        needed = inputs(config, max_model_len=runner.max_model_len)
+        agreed(ROWS).claim("model runner", (runner.max_model_len,), role="requires", inputs=needed)
     if _claim(DRAFT, getattr(getattr(runner, "drafter", None), "model", None), layers, config):
         # Beyond its own limit, the runner asks the draft for nothing.
         longest = runner.effective_drafter_max_model_len
-        agreed(DRAFT).claim("proposer", (longest,), role="requires", inputs={"draft_max_model_len": longest})
+        agreed(DRAFT).claim("drafter", (longest,), role="requires", inputs={"draft_max_model_len": longest})
 
 
 def _claim(size: str, model: Any, layers: set[int], config: Any) -> bool:
     found = list(_ropes(model, layers))
     for number, (rope, rows) in enumerate(found):
-        name = source("rope cache", type(rope).__name__ + (f" {number}" if number else ""))
+        name = source("rotary embedding", type(rope).__name__ + (f" {number}" if number else ""))
         trained = getattr(rope, "max_position_embeddings", None)
         given = inputs(config, "max_model_len", max_position_embeddings=trained)
         agreed(size).claim(name, (rows,), role="provides", inputs=given)

@@ -10,7 +10,40 @@ from ullage.engines.vllm._sizes import agreed, inputs, source
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-TOKENS, REQUESTS, GRAPH, SEQUENCE = "step.tokens", "step.requests", "graph.requests", "sequence.tokens"
+TOKENS, REQUESTS, SEQUENCE = "step.tokens", "step.requests", "block_table.tokens"
+DECODE, ARANGE, SPLITS, STATES = "indexer.decode_rows", "indexer.arange", "flashmla.num_splits", "mamba.state_rows"
+BOUNDARIES = "draft.arange"
+
+
+class Need(NamedTuple):
+    """How many rows a size is asked for.
+
+    Attributes:
+        who: Who asks.
+        limit: For as many as this limit says.
+        more: And so many more.
+    """
+
+    who: str
+    limit: str
+    more: int = 0
+
+
+NEEDS = {
+    TOKENS: Need("scheduler", "max_num_batched_tokens"),
+    REQUESTS: Need("scheduler", "max_num_seqs"),
+    DECODE: Need("decode batch", "max_num_batched_tokens"),
+    ARANGE: Need("decode batch", "max_num_batched_tokens"),
+    SPLITS: Need("decode batch", "max_num_seqs", more=1),
+    BOUNDARIES: Need("decode batch", "max_num_seqs", more=1),
+}
+GRAPHS = {
+    TOKENS: Need("graph capture", "num_tokens"),
+    REQUESTS: Need("graph capture", "num_reqs"),
+    STATES: Need("graph capture", "num_reqs"),
+    SPLITS: Need("graph capture", "num_reqs", more=1),
+}
+"""What the largest captured graph asks for; its limits are those of its batch."""
 
 
 class Rows(NamedTuple):
@@ -49,22 +82,27 @@ BLOCK_TABLE = (Rows(REQUESTS, "block_table"), Rows(TOKENS, "slot_mapping"))
 BUILDER = (
     Rows(
         TOKENS,
-        "decode_lens_buffer per_req_decode_lens_buffer decode_seq_lens_buffer global_decode_seq_lens_buffer "
-        "decode_indices_buffer arange_buffer expanded_block_table_buffer compressed_slot_mapping_buffer "
-        "expanded_seq_lens_buffer slot_mapping_buffer req_id_per_token_buffer mm_prefix_query_ranges_gpu",
+        "compressed_slot_mapping_buffer slot_mapping_buffer req_id_per_token_buffer mm_prefix_query_ranges_gpu",
     ),
-    Rows(REQUESTS, "cg_buf_num_splits num_splits_buffer paged_kv_indptr qo_indptr", beyond=1),
+    Rows(
+        DECODE,
+        "decode_lens_buffer per_req_decode_lens_buffer decode_seq_lens_buffer global_decode_seq_lens_buffer "
+        "decode_indices_buffer expanded_block_table_buffer expanded_seq_lens_buffer",
+    ),
+    Rows(ARANGE, "arange_buffer"),
+    Rows(SPLITS, "cg_buf_num_splits num_splits_buffer"),
+    Rows(REQUESTS, "paged_kv_indptr qo_indptr", beyond=1),
     Rows(
         REQUESTS,
         "topk_tokens_tensor max_model_len_tensor dummy_block_table paged_kv_last_page_len persistent_rswa_prefix_lens "
         "_dcp_context_kv_lens _graph_seq_lens",
     ),
     Rows(
-        GRAPH,
+        STATES,
         "state_indices_tensor_d decode_num_accepted_tokens spec_state_indices_tensor spec_sequence_masks "
         "non_spec_state_indices_tensor num_accepted_tokens decode_state_indices_tensor",
     ),
-    Rows(GRAPH, "spec_query_start_loc non_spec_query_start_loc decode_query_start_loc", beyond=1),
+    Rows(STATES, "spec_query_start_loc non_spec_query_start_loc decode_query_start_loc", beyond=1),
 )
 PROPOSER = (
     Rows(
@@ -73,28 +111,27 @@ PROPOSER = (
         "is_masked_token_mask",
     ),
     Rows(TOKENS, "mrope_positions", dim=1, beyond=1),
-    Rows(REQUESTS, "arange", beyond=1),
+    Rows(BOUNDARIES, "arange"),
     Rows(REQUESTS, "backup_next_token_ids"),
 )
 
 
 def claim(runner: Any) -> None:
     """Claim the rows of everything that a runner steps with, and how many a step needs."""
-    config = runner.vllm_config
-    _claim_needs(runner)
-    _claim_rows("runner", runner, RUNNER, config)
-    _claim_rows("input batch", runner.input_batch, INPUT_BATCH, config)
+    config, graph = runner.vllm_config, _largest_graph(runner)
+    held = [("runner", runner, RUNNER), ("input batch", runner.input_batch, INPUT_BATCH)]
     for number, table in enumerate(runner.input_batch.block_table.block_tables):
-        _claim_rows(f"block table {number}" if number else "block table", table, BLOCK_TABLE, config)
-    builders = [builder for builder, _ in each_builder(runner)]
-    for builder in builders:
-        _claim_rows(type(builder).__name__, builder, BUILDER, config)
+        held.append((f"block table {number}" if number else "block table", table, BLOCK_TABLE))
+    for builder, _ in each_builder(runner):
+        held.append((type(builder).__name__, builder, BUILDER))
         _claim_pages(builder, config)
         _claim_gathered(builder, config)
     proposer = getattr(runner, "drafter", None)
     if proposer is not None and getattr(proposer, "method", "") != "dflash":  # it divides its buffers in its own way
-        _claim_rows(type(proposer).__name__, proposer, PROPOSER, config)
+        held.append((f"drafter {type(proposer).__name__}", proposer, PROPOSER))
         _claim_drafts(proposer, config)
+    for owner, holder, table in held:
+        _claim_rows(owner, holder, table, config, graph)
     _claim_topk(runner)
 
 
@@ -110,46 +147,39 @@ def each_builder(runner: Any) -> Iterator[tuple[Any, int]]:
 
 def room(builder: Any) -> tuple[float, float]:
     """Return for how many tokens and requests the tensors of a builder have rows; infinity if it has none."""
-    counts: dict[str, float] = {TOKENS: math.inf, REQUESTS: math.inf}
+    counts = {"max_num_batched_tokens": math.inf, "max_num_seqs": math.inf}
     for size, count in _sizes(builder, BUILDER):
-        if size in counts:
-            counts[size] = min(counts[size], count)
-    return counts[TOKENS], counts[REQUESTS]
+        need = NEEDS.get(size)
+        if need is not None:
+            counts[need.limit] = min(counts[need.limit], count - need.more)
+    return counts["max_num_batched_tokens"], counts["max_num_seqs"]
 
 
-def _claim_needs(runner: Any) -> None:
-    config = runner.vllm_config
-    scheduler = config.scheduler_config
-    tokens = inputs(config, "max_num_batched_tokens")
-    agreed(TOKENS).claim("scheduler", (scheduler.max_num_batched_tokens,), role="requires", inputs=tokens)
-    requests = inputs(config, "max_num_seqs")
-    agreed(REQUESTS).claim("scheduler", (scheduler.max_num_seqs,), role="requires", inputs=requests)
-    graphs = list(_graphs(runner))
-    if graphs:
-        largest = max(graph.num_tokens for graph in graphs)
-        given = {"max_cudagraph_capture_size": config.compilation_config.max_cudagraph_capture_size}
-        agreed(TOKENS).claim("largest CUDA graph", (largest,), role="requires", inputs=given)
-        sequences = max((graph.num_reqs for graph in graphs if graph.num_reqs is not None), default=None)
-        for size in (REQUESTS, GRAPH) if sequences is not None else ():
-            given = inputs(config, "max_num_seqs", **given)
-            agreed(size).claim("largest CUDA graph", (sequences,), role="requires", inputs=given)
-
-
-def _graphs(runner: Any) -> Iterator[Any]:
-    """Yield the batches for which there will be a graph; none without graphs."""
+def _largest_graph(runner: Any) -> dict[str, int]:
+    """Return how many tokens and requests the largest graphs will have; nothing without graphs."""
+    largest: dict[str, int] = {}
     for holder in (runner, getattr(runner, "drafter", None)):
         dispatcher = getattr(holder, "cudagraph_dispatcher", None)
         for batches in getattr(dispatcher, "cudagraph_keys", {}).values():
-            yield from batches
+            for batch in batches:
+                for limit in ("num_tokens", "num_reqs"):  # a graph of pieces does not say for how many requests
+                    largest[limit] = max(largest.get(limit, 0), getattr(batch, limit) or 0)
+    return {limit: count for limit, count in largest.items() if count}
 
 
-def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any) -> None:
-    """Claim what each tensor of ``holder`` has; those of one size make one claim."""
-    limits = {TOKENS: "max_num_batched_tokens", SEQUENCE: "max_model_len"}
+def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any, graph: dict[str, int]) -> None:
+    """Claim what each tensor of ``holder`` has, those of one size together, and what is asked of such tensors."""
     for (size, count), attributes in _sizes(holder, table).items():
-        more = f" and {len(attributes) - 1} more" if len(attributes) > 1 else ""
-        given = inputs(config, limits.get(size, "max_num_seqs"))
-        agreed(size).claim(source(owner, attributes[0] + more), (count,), role="provides", inputs=given)
+        contract, need, more = agreed(size), NEEDS.get(size), GRAPHS.get(size)
+        limit = need.limit if need is not None else "max_model_len" if size is SEQUENCE else "max_num_seqs"
+        given = inputs(config, limit)
+        others = f" and {len(attributes) - 1} more" if len(attributes) > 1 else ""
+        contract.claim(source(owner, attributes[0] + others), (count,), role="provides", inputs=given)
+        if need is not None:
+            contract.claim(need.who, (given[limit] + need.more,), role="requires", inputs=given)
+        if more is not None and more.limit in graph:
+            captured = {"max_cudagraph_capture_size": config.compilation_config.max_cudagraph_capture_size}
+            contract.claim(more.who, (graph[more.limit] + more.more,), role="requires", inputs={**given, **captured})
 
 
 def _sizes(holder: Any, table: Iterable[Rows]) -> dict[tuple[str, int], list[str]]:
@@ -178,7 +208,7 @@ def _claim_pages(builder: Any, config: Any) -> None:
             -config.model_config.max_model_len // (block_size * config.parallel_config.decode_context_parallel_size)
         )
         given = inputs(config, "max_num_seqs", "max_model_len", block_size=block_size)
-        contract = agreed("kv.pages")
+        contract = agreed("flashinfer.page_indices")
         contract.claim(source(type(builder).__name__, "paged_kv_indices"), pages[:1], role="provides", inputs=given)
         needed = config.scheduler_config.max_num_seqs * longest
         contract.claim("largest step", (needed,), role="requires", inputs=given)
@@ -191,7 +221,10 @@ def _claim_gathered(builder: Any, config: Any) -> None:
         ratio = getattr(builder, "compress_ratio", 1)
         given = inputs(config, "max_model_len", compress_ratio=ratio)
         name = source(type(builder).__name__, "max_prefill_buffer_size")
-        agreed(SEQUENCE).claim(name, (gathered * ratio,), role="provides", inputs=given)
+        contract = agreed("indexer.prefill_rows")
+        contract.claim(name, (gathered * ratio,), role="provides", inputs=given)
+        longest = config.model_config.max_model_len
+        contract.claim("longest sequence", (longest,), role="requires", inputs=inputs(config, "max_model_len"))
 
 
 def _claim_drafts(proposer: Any, config: Any) -> None:
@@ -200,7 +233,7 @@ def _claim_drafts(proposer: Any, config: Any) -> None:
     scheduled = config.scheduler_config.max_num_scheduled_tokens
     if slots > 0 and scheduled:
         given = inputs(config, "max_num_batched_tokens", "max_num_seqs", slots_per_request=slots)
-        contract, owner = agreed("draft.tokens"), type(proposer).__name__
+        contract, owner = agreed("draft.step_tokens"), f"drafter {type(proposer).__name__}"
         contract.claim(source(owner, "input_ids"), _shape(proposer.input_ids)[:1], role="provides", inputs=given)
         needed = scheduled + slots * config.scheduler_config.max_num_seqs
         given = {**given, "max_num_scheduled_tokens": scheduled}

@@ -66,7 +66,7 @@ def claim(runner: Any) -> None:
     """Claim what each table reaches and what it must reach; and the width of each copy of one."""
     config = runner.vllm_config
     found = tables(runner)
-    reach = agreed(among_ranks("sequence.tokens", config))
+    reach = agreed(among_ranks("block_table.tokens", config))
     for table in found:
         if table.positional:
             given = inputs(config, "max_model_len", columns=table.columns, block_size=table.block_size)
@@ -108,10 +108,15 @@ def claim_given(builder: Any, given: Any) -> None:
     config, block_size = builder.vllm_config, builder.kv_cache_spec.block_size
     known = inputs(config, "max_model_len", block_size=block_size)
     contract, owner = agreed(WIDTH), type(builder).__name__
-    contract.claim("block table", (int(given.shape[1]),), inputs=known)
+    contract.claim("runner block table, as given", (int(given.shape[1]),), inputs=known)
     for name, copy in _copies(builder):
         contract.claim(source(owner, name), (int(copy.shape[1]),), inputs=known)
-        contract.compare(int(copy.shape[1]), int(given.shape[1]), inputs=lambda: known, sources=(owner, "block table"))
+        contract.compare(
+            int(copy.shape[1]),
+            int(given.shape[1]),
+            inputs=lambda: known,
+            sources=(owner, "runner block table, as given"),
+        )
 
 
 def _copies(builder: Any) -> Iterator[tuple[str, Any]]:
