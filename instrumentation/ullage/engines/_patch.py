@@ -30,6 +30,7 @@ class Hook:
         before: ``before(args, kwargs)``.
         after: ``after(result, args, kwargs)``.
         failed: ``failed(exception, args, kwargs)``; the exception goes on to the engine unchanged.
+        since: The first version of the engine that has it; an earlier one is not asked for it.
         denied_only: Run ``after`` only if the function returned None.
         outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
             variant by another, if they share a probe.
@@ -42,6 +43,7 @@ class Hook:
     before: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None
     after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
     failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
+    since: tuple[int, int] = (0, 0)
     denied_only: bool = False
     outermost: bool = False
     shared: Probe | None = None

@@ -37,6 +37,7 @@ SIZES: Mapping[str, Size] = {
     "flashinfer.page_indices": Size(("pages",), AT_LEAST, "pages"),
     "mamba.state_rows": Size(("rows",), AT_LEAST, "rows"),
     "draft.arange": Size(("rows",), AT_LEAST, "rows"),
+    "workspace.bytes": Size(("bytes",), AT_LEAST, "bytes"),
     "draft.step_tokens": Size(("rows",), AT_LEAST, "rows"),
 }
 """By name; a name may be followed by ``/`` and what tells several of one kind apart.
