@@ -77,6 +77,17 @@ def test_rows_of_the_grammar_bitmask_are_seen_beside_speculative_tokens(engine):
     assert 4 < rows.high_water <= 16  # ngrams repeat: there were drafts to check
 
 
+def test_both_sides_of_the_bitmask_are_claimed_and_fit(engine):
+    seen = snapshot(engine)
+
+    claims = {(claim.contract, claim.source): (claim.role.name, *claim.shape) for claim in seen.claims}
+    assert claims["bitmask.rows", "StructuredOutputManager"] == ("PROVIDES", 64)
+    assert claims["bitmask.rows", "decode batch"] == ("REQUIRES", 64)
+    assert claims["bitmask.columns", "StructuredOutputManager"] == ("PROVIDES", 256 // 32)
+    assert claims["bitmask.columns", "model runner"] == ("REQUIRES", 256 // 32)
+    assert not [event for event in seen.events if event.kind.name in ("DISAGREEMENT", "SHAPE_VIOLATION")]
+
+
 def test_no_draft_model_no_draft_buffers(engine):
     assert not {"draft_tokens", "draft_arange", "lora_slots", "encoder_cache"} & set(buffers(engine))
 

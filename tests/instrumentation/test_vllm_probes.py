@@ -329,7 +329,7 @@ def test_an_input_without_a_place_is_deferred_and_one_without_compute_is_not(run
 STRUCTURED = """
 class StructuredOutputManager:
     def __init__(self):
-        self._grammar_bitmask = None
+        self._grammar_bitmask, self.vllm_config, self.backend = None, config, Some(vocab_size=256)
     def grammar_bitmask(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens):
         if not structured_output_request_ids:
             return None
@@ -345,6 +345,22 @@ manager = StructuredOutputManager()
 
 def test_the_bitmask_is_registered_when_it_is_allocated(run):
     assert buffers(run(STRUCTURED + "session.open(); manager.grammar_bitmask({}, [], {})")) == {}
+
+
+def test_a_worker_with_another_vocabulary_than_the_mask_is_a_violation(run):
+    seen = run(
+        STRUCTURED
+        + RUNNER
+        + "manager.grammar_bitmask({}, ['a'], {}); runner.input_batch.vocab_size = 288\n"
+        + "for _ in range(3): runner.sample_tokens(Some(grammar_bitmask=tensor(1, 8)))"
+    )
+
+    assert [(subject, numbers[:2]) for subject, _, numbers in events(seen, "SHAPE_VIOLATION")] == [
+        ("bitmask.columns", (8, 9))
+    ]
+    assert [(subject, numbers[:2]) for subject, _, numbers in events(seen, "DISAGREEMENT")] == [
+        ("bitmask.columns", (8, 9))
+    ]
 
 
 def test_rows_of_the_bitmask_are_counted_and_its_worst_case_is_planned_for(run):

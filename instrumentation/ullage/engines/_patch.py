@@ -30,7 +30,10 @@ class Hook:
         before: ``before(args, kwargs)``.
         after: ``after(result, args, kwargs)``.
         failed: ``failed(exception, args, kwargs)``; the exception goes on to the engine unchanged.
-        since: The first version of the engine that has it; an earlier one is not asked for it.
+        reads: Attributes of the engine's objects that the callbacks cannot do without, as ``Class.attribute`` of the
+            module; where they may be missing, the callbacks ask.
+        since: The first version of the engine that has the function.
+        until: The first version that has it no more.
         denied_only: Run ``after`` only if the function returned None.
         outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
             variant by another, if they share a probe.
@@ -43,7 +46,9 @@ class Hook:
     before: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None
     after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
     failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
+    reads: tuple[str, ...] = ()
     since: tuple[int, int] = (0, 0)
+    until: tuple[int, int] = (sys.maxsize, 0)
     denied_only: bool = False
     outermost: bool = False
     shared: Probe | None = None
@@ -51,6 +56,10 @@ class Hook:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probe", self.shared or Probe(self.target))
+
+    def exists_in(self, version: tuple[int, int]) -> bool:
+        """Tell whether a version of the engine has the function, as far as was read."""
+        return self.since <= version < self.until
 
     def install(self, module: Any) -> None:
         """Wrap the function in ``module``, or say why not. Wrapping it again is a no-op."""

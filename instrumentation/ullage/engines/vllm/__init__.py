@@ -35,37 +35,22 @@ def _register() -> None:
         first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
         safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
         return
-    from ullage.engines.vllm import (  # noqa: PLC0415
-        builds,
-        encoder,
-        lifecycle,
-        lora,
-        rehearsal,
-        runner_v1,
-        scheduler,
-        speculative,
-        structured,
-        workspace,
-    )
+    from ullage.engines.vllm.hooks import ALWAYS, HOOKS  # noqa: PLC0415
     from ullage.imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
 
     session.engine = "vllm"
     session.identify(engine_version=version)
     watch = ImportWatch()
-    core = (*scheduler.HOOKS, *encoder.HOOKS, *structured.HOOKS)
-    worker = (*runner_v1.HOOKS, *rehearsal.HOOKS, *speculative.HOOKS, *lora.HOOKS, *builds.HOOKS, *workspace.HOOKS)
-    hooks = [hook for hook in (*lifecycle.HOOKS, *core, *worker) if hook.since <= number]
+    hooks = [hook for hook in HOOKS if hook.exists_in(number)]
     for hook in hooks:
         watch.when_imported(hook.module, hook.install)
-    # The others are of features that a process may never load.
-    always = (("core", scheduler.HOOKS), ("worker", (*runner_v1.HOOKS, *rehearsal.HOOKS)))
 
     def check() -> None:
         watch.check()
         for hook in hooks:
             hook.refresh()
-        for role, needed in always:
-            for hook in needed if role in session.roles else ():
+        for role in session.roles & ALWAYS.keys():
+            for hook in ALWAYS[role]:
                 hook.expected()
 
     session.at_checks(check)

@@ -38,6 +38,10 @@ SIZES: Mapping[str, Size] = {
     "mamba.state_rows": Size(("rows",), AT_LEAST, "rows"),
     "draft.arange": Size(("rows",), AT_LEAST, "rows"),
     "workspace.bytes": Size(("bytes",), AT_LEAST, "bytes"),
+    "bitmask.rows": Size(("rows",), AT_LEAST, "rows"),
+    "bitmask.columns": Size(("columns",), EQUAL, "columns"),
+    "connector.blocks": Size(("blocks",), AT_LEAST, "blocks"),
+    "connector.layers": Size(("layers",), EQUAL, "layers"),
     "draft.step_tokens": Size(("rows",), AT_LEAST, "rows"),
 }
 """By name; a name may be followed by ``/`` and what tells several of one kind apart.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
+from ullage.engines.vllm import structured
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe
 from ullage.engines.vllm.walk import walk
@@ -110,8 +111,11 @@ def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
             breadcrumb.end()
 
 
-def _samples(_args: Args, _kwargs: Kwargs) -> None:
+def _samples(args: Args, kwargs: Kwargs) -> None:
     breadcrumb.enter(Phase.SAMPLE)
+    grammar = argument("grammar_output", 1, args, kwargs)
+    if grammar is not None:
+        structured.given_to(args[0], grammar.grammar_bitmask)
 
 
 def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
