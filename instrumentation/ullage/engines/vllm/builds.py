@@ -39,7 +39,7 @@ def watch(runner: Any) -> None:
     for builder, group in rows.each_builder(runner):
         table = next((table for table in found if table.group == group), None)
         _checks[id(builder)] = _check(builder, table, found, runner)
-        for hook in (_BUILD, *_VARIANTS):
+        for hook in BUILDS:
             hook.wrap(type(builder))
 
 
@@ -110,17 +110,22 @@ _PROBE = SharedProbe("AttentionMetadataBuilder.build")
 _ANY = "vllm.v1.attention.backend"
 _PARAMETERS = ("common_attn_metadata",)
 
-_BUILD = Hook(_ANY, "AttentionMetadataBuilder.build", _PARAMETERS, before=_builds, outermost=True, shared=_PROBE)
-_VARIANTS = tuple(
-    Hook(_ANY, f"AttentionMetadataBuilder.{name}", _PARAMETERS, before=_builds_variant, outermost=True, shared=_PROBE)
-    for name in ("build_for_cudagraph_capture", "build_for_drafting")
+BUILDS = tuple(
+    Hook(_ANY, f"AttentionMetadataBuilder.{name}", _PARAMETERS, before=before, outermost=True, shared=_PROBE)
+    for name, before in (
+        ("build", _builds),
+        ("build_for_cudagraph_capture", _builds_variant),
+        ("build_for_drafting", _builds_variant),
+    )
 )
+"""Wrapped in the classes of the builders that there are, when they are."""
 HOOKS = (
     Hook(
         "vllm.v1.attention.backends.mla.indexer",
         "DeepseekV32IndexerMetadataBuilder._prepare_decode_tensors",
         ("block_table", "num_decode_tokens"),
         before=_prepares,
+        reads=("DeepseekV32IndexerMetadataBuilder.expanded_block_table_buffer",),
         shared=_PROBE,
     ),
 )

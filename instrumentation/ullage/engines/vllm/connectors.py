@@ -102,7 +102,8 @@ HOOKS = (
         "NixlConnectorWorker.add_remote_agent",
         ("nixl_agent_meta",),
         before=_handshake,
-        until=(0, 23),
+        reads=("NixlConnectorWorker.block_len_per_layer",),
+        until=(0, 25),
         shared=_PROBE,
     ),
     Hook(
@@ -110,7 +111,8 @@ HOOKS = (
         "NixlBaseConnectorWorker.add_remote_agent",
         ("nixl_agent_meta",),
         before=_handshake,
-        since=(0, 27),
+        reads=("NixlBaseConnectorWorker.block_len_per_layer",),
+        since=(0, 25),
         shared=_PROBE,
     ),
 )

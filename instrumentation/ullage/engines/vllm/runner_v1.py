@@ -10,7 +10,7 @@ from ullage.engines._patch import Hook, argument
 from ullage.engines.vllm import structured
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe
-from ullage.engines.vllm.walk import walk
+from ullage.engines.vllm.walk import READS, walk
 from ullage.inventory import Held, inventory
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -151,7 +151,7 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 HOOKS = (
     Hook(_RUNNER, "GPUModelRunner.__init__", after=_created),
-    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized),
+    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
     Hook(
         _RUNNER,
         "GPUModelRunner.execute_model",

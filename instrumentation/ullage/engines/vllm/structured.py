@@ -78,5 +78,6 @@ HOOKS = (
         "StructuredOutputManager.grammar_bitmask",
         after=_filled,
         failed=_fill_failed,
+        reads=("StructuredOutputManager._grammar_bitmask", "StructuredOutputManager.backend"),
     ),
 )

@@ -171,6 +171,7 @@ HOOKS = (
         ("required_bytes",),
         after=_ensured,
         failed=_refused,
+        reads=("WorkspaceManager._current_workspaces",),
         shared=_PROBE,
     ),
     Hook(_MODULE, "WorkspaceManager.lock", after=_locked, shared=_PROBE),
