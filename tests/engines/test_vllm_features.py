@@ -1,4 +1,4 @@
-"""What only some engines use: speculative decoding with ngrams, structured output; and vLLM's runs of its own."""
+"""What only some engines use: ngram drafts, grammars, a limit that vLLM fits itself; and vLLM's runs of its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 
 import pytest
 
+from ullage.diagnosis.joined import joined
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
+TIMES = 66
 ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
 ARGUMENTS = {
     "skip_tokenizer_init": False,
+    "enable_prefix_caching": True,
+    "max_model_len": -1,
     "speculative_config": {
         "method": "ngram",
         "num_speculative_tokens": 3,
@@ -100,3 +104,20 @@ def test_between_steps_there_is_no_breadcrumb_and_nothing_was_violated(engine):
     assert {probe.status for probe in seen.probes} == {ProbeStatus.INSTALLED}
     assert seen.process.hook_errors == 0
     assert sum(buffer.out_of_bounds for buffer in seen.buffers) == 0
+
+
+def test_a_thousand_steps_of_all_of_it_find_nothing_and_change_no_token(engine, spelling, start_offline):
+    plain = start_offline(256, in_process=True, hook=False, arguments=ARGUMENTS)
+    _, expected = plain.ask("mix", times=2)
+    plain.end()
+
+    steps, tokens = engine.ask("mix", times=TIMES)
+
+    assert steps >= 1000
+    assert tokens[:2] == expected
+    seen = snapshot(engine)
+    assert {event.kind.name for event in seen.events} <= {"PROBE_DISABLED"}  # a busy machine makes our code look slow
+    assert seen.process.hook_errors == 0
+    checks = {probe.name: probe.calls for probe in seen.probes}["AttentionMetadataBuilder.build"]
+    assert checks >= 1000
+    assert [contract.disagreements for contract in joined([(seen.name, seen.claims)]) if contract.disagreements] == []
