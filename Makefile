@@ -5,12 +5,12 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types reliability bench clean
+.PHONY: help setup demo test test-long cases lint types reliability bench docs clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: .venv/.ready .venv/.engine .tools/.prometheus ## Install ullage, the engine and the test tools
+setup: .venv/.ready .venv/.engine .tools/.monitoring ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -20,6 +20,9 @@ test: setup lint types ## Run everything that CI runs
 
 test-long: setup ## The same tests with larger counts
 	ULLAGE_TEST_LONG=1 $(BIN)/python -m pytest
+
+cases: .venv/.ready ## Put public reports of faults through the diagnosis, and print what it says
+	@$(BIN)/python tests/cases/suite.py
 
 lint: .venv/.ready ## Check style and import boundaries
 	$(BIN)/ruff format --check .
@@ -39,6 +42,9 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/rest.py
 	$(BIN)/python tests/bench/step.py
 	$(BIN)/python tests/bench/indexer.py
+
+docs: .venv/.ready ## Write docs/metrics.md from the code
+	$(BIN)/python tests/support/metrics_page.py
 
 clean: ## Remove what setup installed
 	rm -rf .venv .tools
@@ -60,9 +66,11 @@ clean: ## Remove what setup installed
 	tail -n 3 .venv/engine.log; fi
 	@touch $@
 
-.tools/.prometheus: tests/tools/fetch-deb.sh
+.tools/.monitoring: tests/tools/fetch-deb.sh
 	@mkdir -p .tools
-	@echo "ullage: unpacking Prometheus 2.53 for the tests"
-	@tests/tools/fetch-deb.sh trixie .tools/prometheus prometheus promtool 2>.tools/prometheus.log || \
-	{ echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
+	@echo "ullage: unpacking Prometheus 2.53 and 3, and Alertmanager, for the tests"
+	@tests/tools/fetch-deb.sh trixie .tools/prometheus prometheus promtool prometheus-alertmanager \
+	2>.tools/prometheus.log || { echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
+	@tests/tools/fetch-deb.sh sid .tools/prometheus-next prometheus promtool 2>.tools/prometheus-next.log || \
+	{ echo "ullage: NO PROMETHEUS 3 here, the tests go on with 2.53 alone:"; tail -n 3 .tools/prometheus-next.log; }
 	@touch $@

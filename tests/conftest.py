@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
 import pytest
-from harness import ROOT, Program, Sidecar, missing
+from harness import ROOT, Program, Release, Sidecar, missing
 
 MIN_FAULTS = 40
 FAULTS = pytest.StashKey()
@@ -49,9 +47,7 @@ def program(segments):
 
     yield start
     for one in started:
-        with contextlib.suppress(OSError):
-            os.killpg(one.process.pid, signal.SIGKILL)  # with the children it forked
-        one.process.communicate(timeout=60)
+        one.end()
 
 
 @pytest.fixture
@@ -65,27 +61,38 @@ def sidecar(segments):
 
     yield start
     for one in started:
-        one.process.kill()
-        one.process.wait()
-        one.log_file.close()
+        one.end()
 
 
 @pytest.fixture(scope="session")
-def promtool():
+def prometheuses():
+    """Every release of Prometheus that is here, oldest first: 2.53, and 3 unless Debian's sid did not have it."""
+    old, new = (Release.of(ROOT / ".tools" / name / "usr/bin") for name in ("prometheus", "prometheus-next"))
+    if old is None:
+        missing("no Prometheus 2.53 in .tools: see .tools/prometheus.log")
+    return [old] if new is None else [old, new]
+
+
+@pytest.fixture(scope="session", params=[2, 3])
+def release(request, prometheuses):
+    """A Prometheus; each test that asks for it runs with 2.53 and with 3."""
+    for one in prometheuses:
+        if one.version.startswith(f"{request.param}."):
+            return one
+    # Also with CI=true: sid moves daily, and what it has today may not unpack here.
+    return pytest.skip("NO PROMETHEUS 3 in .tools, tested with 2.53 alone: see .tools/prometheus-next.log")
+
+
+@pytest.fixture(scope="session")
+def promtool(prometheuses):
     """Prometheus' own checker, 2.53."""
-    path = ROOT / ".tools/prometheus/usr/bin/promtool"
-    if not path.exists():
-        missing(f"{path} is not there: see .tools/prometheus.log")
-    return path
+    return prometheuses[0].promtool
 
 
 @pytest.fixture(scope="session")
-def prometheus():
+def prometheus(prometheuses):
     """A real Prometheus, 2.53."""
-    path = ROOT / ".tools/prometheus/usr/bin/prometheus"
-    if not path.exists():
-        missing(f"{path} is not there: see .tools/prometheus.log")
-    return path
+    return prometheuses[0].prometheus
 
 
 @pytest.fixture

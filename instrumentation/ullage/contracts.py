@@ -19,7 +19,7 @@ from ullage.diagnosis.claims import (
     Disagreement,
     Shape,
     differing,
-    disagreements,
+    disagreement,
 )
 from ullage.errors import ShapeViolation
 from ullage.segment import layout
@@ -76,6 +76,7 @@ class Contract:
         self._records: dict[str, ClaimRecord] = {}
         self._known: set[tuple[Claim, Claim]] = set()
         self._tally: ClaimRecord | None = None
+        self._witnesses: list[ClaimRecord] = []
         functions = _checking(self)
         self.check: Callable[..., bool] = functions.check
         self._count: Callable[[int, int], int] = functions.tally
@@ -120,19 +121,20 @@ class Contract:
                 session.register(record)
             else:
                 record.publish(payload)
-            self._report_disagreements()
+            self._report_disagreements(claim)
 
     def compare(
         self,
         provided: Sizes,
         required: Sizes,
         *,
-        inputs: Callable[[], Inputs] | None = None,
+        inputs: Callable[[], Inputs | tuple[Inputs, Inputs]] | None = None,
         sources: tuple[str, str] = ("provided", "required"),
     ) -> bool:
         """Hold two sizes of this moment against each other; keep neither. Returns whether they fit.
 
-        ``inputs`` is called on a mismatch only; what it returns is recorded with the violation.
+        ``inputs`` is called on a mismatch only; what it returns, for both sides or for each, is recorded with the
+        violation.
         """
         with safety.shield(f"contract {self.name}: compare"):
             have, need = _shape(provided), _shape(required)
@@ -140,8 +142,10 @@ class Contract:
             self._count(1, 0)
             if dims is None:
                 return True
-            given = dict(inputs()) if inputs is not None else {}
-            self._violated(Claim(sources[0], "provides", have, given), Claim(sources[1], "requires", need, given), dims)
+            given = inputs() if inputs is not None else {}
+            ours, theirs = given if isinstance(given, tuple) else (given, given)
+            provided_claim = Claim(sources[0], "provides", have, dict(ours))
+            self._violated(provided_claim, Claim(sources[1], "requires", need, dict(theirs)), dims)
             return False
         return True
 
@@ -168,10 +172,11 @@ class Contract:
         with safety.shield(f"contract {self.name}: close"), session.lock:
             self._claims.clear()
             self._forget()
-            for record in (*self._records.values(), *([self._tally] if self._tally else [])):
+            for record in (*self._records.values(), *self._witnesses, *([self._tally] if self._tally else [])):
                 session.forget(record)
                 record.release(session.open())
             self._records.clear()
+            self._witnesses.clear()
             self._tally = None
             compiled.unskip(self.check)
 
@@ -190,7 +195,8 @@ class Contract:
         for claim in self._claims.values():
             if claim.source == actual.source:
                 continue
-            found += [(claim, wrong.dims) for wrong in disagreements((actual, claim), self.relations)]
+            wrong = disagreement(actual, claim, self.relations)
+            found += [(claim, wrong.dims)] if wrong is not None else []
         if self.dtype and actual.dtype != self.dtype:
             found.append((Claim("the contract", "requires", actual.shape, {}, self.dtype), ()))
         own = self._claims.get(actual.source)
@@ -205,9 +211,26 @@ class Contract:
         text += f": {reason}" if reason else ""
         session.emit(EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=text)
         safety.log_once(f"shape violation in {self.name}: {text}")
+        if not reason and total & (total - 1) == 0:  # as often as there is an event of it
+            self._witness(provider, requirement)
 
-    def _report_disagreements(self) -> None:
-        for found in disagreements(self._claims.values(), self.relations):
+    def _witness(self, *sides: Claim) -> None:
+        """Record what both sides had: their inputs explain the violation."""
+        with session.lock:
+            for place, (side, flag) in enumerate(zip(sides, (layout.FLAG_PROVIDED, layout.FLAG_REQUIRED), strict=True)):
+                source = side.source.encode()[:64].decode(errors="ignore")
+                payload = self._payload(source, side.role, side.shape, side.inputs, side.dtype, flag)
+                if place < len(self._witnesses):
+                    self._witnesses[place].publish(payload)
+                else:
+                    self._witnesses.append(ClaimRecord(payload))
+                    session.register(self._witnesses[place])
+
+    def _report_disagreements(self, claim: Claim) -> None:
+        for other in self._claims.values():
+            found = disagreement(other, claim, self.relations) if other is not claim else None
+            if found is None:
+                continue
             pair = (found.provider, found.requirement)
             if pair not in self._known:
                 self._known.add(pair)
@@ -219,7 +242,7 @@ class Contract:
     def _explained(self, actual: Claim, claim: Claim) -> ShapeViolation:
         from ullage.diagnosis.explain import explain  # noqa: PLC0415  only for an error that is about to be raised
 
-        finding = explain(self.name, actual, claim)
+        finding = explain(self.name, actual, claim, relations=self.relations)
         message = (
             f"{self.name}: {actual.source} {_say(actual)}, but {claim.source} {_say(claim)} "
             f"({claim.role}, inputs {json.dumps(claim.inputs)}). {finding.text}"

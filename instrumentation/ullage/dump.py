@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ullage.postmortem import Death, post_mortem
 from ullage.segment.layout import SUFFIX, Kind, ProbeStatus, enum_of
 from ullage.segment.phase import Phase
 from ullage.segment.reader import UnreadableError, read
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from ullage.postmortem import PostMortem
     from ullage.segment.snapshot import Snapshot
 
 NS = 1_000_000_000
@@ -38,14 +40,24 @@ def dump(path: Path, out: TextIO, *, as_json: bool = False) -> int:
             errors.append(str(error))
     if not paths:
         errors.append(f"{path}: no segment (*{SUFFIX}) here; is ULLAGE_DIR of the engine this directory?")
+    died = _post_mortems(snapshots)
     if as_json:
-        found = [{"outcome": None if s.alive else s.outcome(snapshots), **plain(s)} for s in snapshots]
+        found = [
+            {
+                "outcome": None if s.alive else s.outcome(snapshots),
+                "post_mortem": plain(died.get(s.incarnation)),
+                **plain(s),
+            }
+            for s in snapshots
+        ]
         document = {"segments": found, "errors": errors}
         json.dump(document, out, indent=2)
         out.write("\n")
     else:
         for snapshot in snapshots:
             out.writelines(f"{line}\n" for line in _lines(snapshot, snapshots))
+            if snapshot.incarnation in died:
+                out.writelines(f"{line}\n" for line in _death(died[snapshot.incarnation]))
         out.writelines(f"cannot read {error}\n" for error in errors)
     return 1 if errors else 0
 
@@ -115,7 +127,9 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
             shape = ", ".join("any" if size is None else str(size) for size in claim.shape)
             inputs = " ".join(f"{name}={value}" for name, value in claim.inputs.items())
             more = " ..." if claim.inputs_truncated else ""
-            yield f"  {claim.contract}: {claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}".rstrip()
+            when = "violated: " if claim.witness else ""
+            said = f"{claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}"
+            yield f"  {claim.contract}: {when}{said}".rstrip()
     for probe in snapshot.probes:
         if probe.status is not ProbeStatus.INSTALLED:
             yield f"  probe {probe.name}: {probe.status.name.lower()}, {probe.detail}"
@@ -125,6 +139,29 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
         yield f"  {_date(event.time_ns)}  {what} x{event.count}  {numbers} {event.detail}"
     if snapshot.half_written:
         yield f"  {snapshot.half_written} records half written, left out"
+
+
+def _post_mortems(snapshots: Sequence[Snapshot]) -> dict[str, PostMortem]:
+    """Return what is known of each death, by incarnation. Nobody saw them: the order is that of the last signs."""
+    dead = [Death(s.name, s, s.outcome(snapshots)) for s in snapshots if not s.alive]
+    found = {}
+    for death in dead:
+        own = death.snapshot
+        engine = [one for one in dead if one.snapshot.engine_id == own.engine_id]
+        older = [s for s in snapshots if s.name == own.name and s.process.started_ns < own.process.started_ns]
+        before = max(older, key=lambda s: s.process.started_ns, default=None)
+        found[own.incarnation] = post_mortem(death, engine, before)
+    return found
+
+
+def _death(found: PostMortem) -> Iterator[str]:
+    """What the other lines about a dead process do not say."""
+    if len(found.order) > 1:
+        yield "  died in this order: " + ", ".join(f"{died.process} ({died.outcome})" for died in found.order)
+    for full in found.nearest:
+        yield f"  {full.buffer} was at most {full.ratio:.1%} full: {full.high_water} of {full.capacity} {full.unit}"
+    for change in found.changed:
+        yield f"  {change.what} was {change.before} in the incarnation before, now {change.now}"
 
 
 def _breadcrumb(snapshot: Snapshot) -> Iterator[str]:

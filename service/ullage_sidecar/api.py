@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
+from ullage_sidecar.deaths import deaths
 from ullage_sidecar.models import (
     BuffersModel,
     ContractModel,
@@ -88,7 +89,10 @@ def router(source: Source, registry: CollectorRegistry) -> APIRouter:
     @routes.get("/v1/processes")
     async def processes() -> list[ProcessModel]:
         state = await asyncio.to_thread(source.look)
-        return [process_model(life, shown=life in state.shown) for life in state.lives]
+        died = deaths(state)
+        return [
+            process_model(life, died.get(life.snapshot.incarnation), shown=life in state.shown) for life in state.lives
+        ]
 
     @routes.get("/v1/buffers")
     async def buffers(process: Process = None) -> BuffersModel:

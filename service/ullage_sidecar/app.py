@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -18,9 +19,11 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 
 from ullage import __version__
+from ullage.postmortem import line
 from ullage_sidecar import discovery
 from ullage_sidecar.alarms import Alarms, Change, evaluate
 from ullage_sidecar.api import router
+from ullage_sidecar.deaths import deaths
 from ullage_sidecar.metrics import Collector, Reload
 from ullage_sidecar.state import History, State, observe
 
@@ -54,6 +57,7 @@ class Watch:
         self._alarms = Alarms()
         self._lock = threading.Lock()
         self._ticked = float("-inf")
+        self._told: frozenset[str] = frozenset()
         # A wall clock that jumps must neither clear a warning nor raise one: dates go on from here by themselves.
         self._started_ns = time.time_ns() - time.monotonic_ns()
 
@@ -91,10 +95,22 @@ class Watch:
 
     def tick(self) -> None:
         """Judge the warnings, and log what changed."""
-        self._alarms, changes = evaluate(self._alarms, self.look(), self._settings)
+        state = self.look()
+        self._alarms, changes = evaluate(self._alarms, state, self._settings)
         self._ticked = time.monotonic()
         for change in changes:
             _log(change)
+        dead = frozenset(deaths(state))
+        if dead - self._told:
+            self.tell_deaths(known=self._told)
+        self._told = dead
+
+    def tell_deaths(self, known: frozenset[str] = frozenset()) -> None:
+        """Write a line of JSON to stdout for each death but those ``known``: a container's log outlives its pod."""
+        found = deaths(self.look(events=True))
+        told = "".join(f"{line(death)}\n" for incarnation, death in found.items() if incarnation not in known)
+        sys.stdout.write(told)
+        sys.stdout.flush()
 
     async def run(self) -> None:
         """Tick for ever: once a second, and at once when a process has died or come."""
@@ -134,6 +150,7 @@ def create_app(load: Callable[[], tuple[Settings, list[str]]]) -> FastAPI:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         yield
         ticking.cancel()
+        watch.tell_deaths()  # once more: what was written when they died may be gone with the log's older part
 
     # The interactive pages would load scripts from elsewhere; a cluster may have no way out.
     app = FastAPI(title="ullage", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
+from ullage.postmortem import Changed, Damage, Full
 from ullage.segment.layout import OCCUPANCY_STEPS
 from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
-    from ullage.diagnosis.claims import Claim
+    from ullage.diagnosis.claims import Claim, Disagreement
     from ullage.diagnosis.joined import Contract
+    from ullage.postmortem import PostMortem
     from ullage.segment.snapshot import Buffer
     from ullage_sidecar.alarms import Key, Warning_
     from ullage_sidecar.state import Life
@@ -26,6 +28,28 @@ class ProbeModel(BaseModel):
     detail: str
     calls: int
     errors: int
+
+
+class DiedModel(BaseModel):
+    """A place in the order of an engine's deaths."""
+
+    process: str
+    outcome: str
+    cause: str
+    last_sign: datetime
+
+
+class PostMortemModel(BaseModel):
+    """What is known of a death: who went first, where it happened, what was full, what is new since the last time."""
+
+    order: list[DiedModel]
+    phase: str
+    step_age_seconds: float | None
+    batch_requests: int
+    batch_tokens: int
+    nearest: list[Full]
+    violations: list[Damage]
+    changed: list[Changed]
 
 
 class ProcessModel(BaseModel):
@@ -47,6 +71,7 @@ class ProcessModel(BaseModel):
     hook_errors: int
     disabled: bool
     probes: list[ProbeModel]
+    post_mortem: PostMortemModel | None
 
 
 class BufferModel(BaseModel):
@@ -142,7 +167,10 @@ class CauseModel(BaseModel):
 
 
 class DisagreementModel(BaseModel):
-    """Two claims that do not fit, and why. ``dimensions``: which; empty if it is their number, or the dtype."""
+    """Two claims that do not fit, and why.
+
+    ``dimensions``: which; empty if it is their number, or the dtype. ``reports``: public reports of the like.
+    """
 
     provider: ClaimModel
     requirement: ClaimModel
@@ -150,6 +178,7 @@ class DisagreementModel(BaseModel):
     finding: str
     sufficient: bool
     discriminator: str
+    reports: list[str]
     rivals: list[CauseModel]
 
 
@@ -171,6 +200,7 @@ class ContractModel(BaseModel):
     relations: list[str]
     claims: list[ClaimModel]
     disagreements: list[DisagreementModel]
+    violations: list[DisagreementModel]
     counts: list[CountsModel]
 
 
@@ -183,8 +213,8 @@ def _date_or_never(ns: int) -> datetime | None:
     return date(ns) if ns else None
 
 
-def process_model(life: Life, *, shown: bool) -> ProcessModel:
-    """Return one life of a process as a model."""
+def process_model(life: Life, post_mortem: PostMortem | None, *, shown: bool) -> ProcessModel:
+    """Return one life of a process as a model; ``post_mortem`` if it ended otherwise than in order."""
     words = life.snapshot.process
     return ProcessModel(
         process=life.process,
@@ -212,6 +242,23 @@ def process_model(life: Life, *, shown: bool) -> ProcessModel:
             )
             for probe in life.snapshot.probes
         ],
+        post_mortem=_post_mortem_model(post_mortem) if post_mortem is not None else None,
+    )
+
+
+def _post_mortem_model(found: PostMortem) -> PostMortemModel:
+    return PostMortemModel(
+        order=[
+            DiedModel(process=died.process, outcome=died.outcome, cause=died.cause, last_sign=date(died.last_sign_ns))
+            for died in found.order
+        ],
+        phase=found.phase,
+        step_age_seconds=found.step_age_ns / NS if found.step_age_ns is not None else None,
+        batch_requests=found.batch_requests,
+        batch_tokens=found.batch_tokens,
+        nearest=list(found.nearest),
+        violations=list(found.violations),
+        changed=list(found.changed),
     )
 
 
@@ -242,7 +289,7 @@ def buffer_model(process: str, buffer: Buffer) -> BufferModel:
 
 
 def contract_model(engine_id: str, contract: Contract) -> ContractModel:
-    """Return a contract as a model, its disagreements explained."""
+    """Return a contract as a model, its disagreements and last violations explained."""
     return ContractModel(
         engine_id=engine_id,
         contract=contract.name,
@@ -250,31 +297,35 @@ def contract_model(engine_id: str, contract: Contract) -> ContractModel:
         unit=contract.unit,
         relations=list(contract.relations),
         claims=[claim_model(claim) for claim in contract.claims],
-        disagreements=[
-            DisagreementModel(
-                provider=claim_model(found.provider),
-                requirement=claim_model(found.requirement),
-                dimensions=list(found.dims),
-                finding=finding.text,
-                sufficient=finding.sufficient,
-                discriminator=finding.discriminator,
-                rivals=[
-                    CauseModel(
-                        rule=cause.rule,
-                        cause=cause.cause,
-                        share=round(share, 3),
-                        text=cause.text,
-                        advice=cause.advice,
-                        avoid=cause.avoid,
-                    )
-                    for cause, share in zip(finding.rivals, finding.shares, strict=True)
-                ],
-            )
-            for found, finding in contract.findings()
-        ],
+        disagreements=[_disagreement_model(contract, found) for found in contract.disagreements],
+        violations=[_disagreement_model(contract, found) for found in contract.violations],
         counts=[
             CountsModel(process=process, checks=checks, violations=violations)
             for process, (checks, violations, _) in sorted(contract.counts.items())
+        ],
+    )
+
+
+def _disagreement_model(contract: Contract, found: Disagreement) -> DisagreementModel:
+    finding = contract.explained(found)
+    return DisagreementModel(
+        provider=claim_model(found.provider),
+        requirement=claim_model(found.requirement),
+        dimensions=list(found.dims),
+        finding=finding.text,
+        sufficient=finding.sufficient,
+        discriminator=finding.discriminator,
+        reports=list(finding.reports),
+        rivals=[
+            CauseModel(
+                rule=cause.rule,
+                cause=cause.cause,
+                share=round(share, 3),
+                text=cause.text,
+                advice=cause.advice,
+                avoid=cause.avoid,
+            )
+            for cause, share in zip(finding.rivals, finding.shares, strict=True)
         ],
     )
 

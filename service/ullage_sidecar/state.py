@@ -200,7 +200,7 @@ def _bury(
     Seen at once, the one that noticed no failure went first: the others outlived it and said so.
     """
     fresh = [snapshot for snapshot in dead if snapshot.incarnation not in history.endings]
-    fresh.sort(key=lambda s: (s.process.failure_ns, _last_sign(s)))
+    fresh.sort(key=lambda s: (s.process.failure_ns, s.last_sign_ns))
     for snapshot in fresh:
         outcome = snapshot.outcome(everybody)
         # A process that stopped in order is no reason for another one's death.
@@ -212,11 +212,6 @@ def _bury(
         ending = Ending(outcome, "consequential" if follows else "primary", now_ns)
         history.endings[snapshot.incarnation] = ending
         history.exits[history.names[snapshot.incarnation][1], outcome, ending.cause] += 1
-
-
-def _last_sign(snapshot: Snapshot) -> int:
-    process = snapshot.process
-    return max(process.started_ns, process.step_ns, process.exception_ns, process.stop_ns, process.failure_ns)
 
 
 def _judge(snapshot: Snapshot, lock_lost: set[str], history: History, settings: Settings, now_ns: int) -> Life:

@@ -1,31 +1,13 @@
-"""Explanations, against examples that were worked out by hand; every rule with a case and a counter-case."""
+"""Explanations, against examples that were worked out by hand."""
 
 from __future__ import annotations
 
 import pytest
+from judging import judge, rules, table
 
 from ullage.diagnosis.claims import Claim
-from ullage.diagnosis.edits import EDITS
 from ullage.diagnosis.explain import explain
 from ullage.diagnosis.priors import COUNTS, log_prior
-from ullage.formulas import Term, evaluate, say
-from ullage.formulas.vllm import FORMULAS, PAIRS
-
-
-def judge(provided, required, ours=None, theirs=None, *, role="is", contract="size", **options):
-    shapes = [(size,) if isinstance(size, int) else size for size in (provided, required)]
-    provider = Claim("provider", "is", shapes[0], ours or {})
-    requirement = Claim("requirement", role, shapes[1], theirs or {})
-    return explain(contract, provider, requirement, **options)
-
-
-def rules(finding):
-    return [cause.rule for cause in finding.rivals]
-
-
-def table(max_model_len):
-    return {"max_model_len": max_model_len, "block_size": 64}
-
 
 # -- by hand --------------------------------------------------------------------------------------------------------
 
@@ -131,85 +113,54 @@ def test_another_dtype_and_another_form_of_the_same_elements():
     assert judge((256, 4), (1024,)).rivals[0].rule == "dimensions"
 
 
-# -- every rule -----------------------------------------------------------------------------------------------------
+def test_who_is_known_to_compute_which_formula_breaks_the_tie():
+    sources = ("DeepseekV32IndexerMetadataBuilder.expanded_block_table_buffer", "runner block table")
+
+    finding = judge(3125, 3126, table(200_000), table(200_000), contract="block_table.width", sources=sources)
+
+    assert rules(finding)[0] == "token alignment"
+    assert len(finding.tied) == 1
+    assert "Do not trim the wider table" in finding.text
+    assert "Reported before: vllm-project/vllm#50302" in finding.text
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.id)
-def test_an_edit_explains_its_case_and_not_its_counter_case(edit):
-    assert edit.id in rules(judge(*edit.case.sizes, *edit.case.inputs))
-    assert edit.id not in rules(judge(*edit.counter.sizes, *edit.counter.inputs))
-    assert edit.advice.endswith(".")
-    assert edit.avoid.startswith("Do not")
+def test_5_against_9_without_flags_are_four_rivals_of_which_none_is_first():
+    facts = {"engine_version": "0.32.0"}
+
+    finding = judge(5, 9, facts, facts, contract="attention.scheduler_metadata", sources=("planner", "kernel"))
+
+    causes = ["padded_batch", "varlen", "dynamic_split", "head_swizzle"]
+    assert sorted(cause.rule for cause in finding.tied) == sorted(f"derived twice: {name}" for name in causes)
+    assert finding.text.startswith("A tie: ")
 
 
-CASES = {
-    "stale input": (
-        (10_210, 16_384, table(653_440), table(1_048_576)),
-        (10_210, 16_384, table(653_440), table(653_440)),
-    ),
-    "foreign input": (
-        (4, 8, {"heads": 4, "draft_heads": 8}, {"heads": 4, "draft_heads": 8}),
-        (4, 9, {"heads": 4, "draft_heads": 8}, {"heads": 4, "draft_heads": 8}),
-    ),
-    "other formula": (
-        (256, 512, {"max_num_seqs": 256}, {"max_model_len": 8192}),
-        (256, 500, {"max_num_seqs": 256}, {"max_model_len": 8192}),
-    ),
-    "connector fields": ((256, (256, 3)), (250, (256, 3))),
-    "dimensions": ((1024, (256, 4)), (256, 512)),
-    "version skew": (
-        (5, 9, {"engine_version": "0.11"}, {"engine_version": "0.32"}),
-        (5, 9, {"engine_version": "0.32"}, {"engine_version": "0.32"}),
-    ),
-}
+def test_5_against_9_with_the_flags_of_both_sides_is_the_one_that_differs():
+    ours = {"padded_batch": 4, "varlen": 1, "head_swizzle": 1, "dynamic_split": 0, "semaphore": 1}
+
+    finding = judge(9, 5, ours, ours | {"varlen": 0}, contract="attention.scheduler_metadata")
+
+    assert [cause.rule for cause in finding.tied] == ["derived twice: varlen"]
+    assert "varlen is 1 for provider, 0 for requirement" in finding.text
+    assert finding.reports == ("vllm-project/flash-attention#161", "vllm-project/vllm#48221")
 
 
-@pytest.mark.parametrize("rule", CASES)
-def test_a_rule_explains_its_case_and_not_its_counter_case(rule):
-    case, counter = CASES[rule]
+def test_8192_against_16384_is_the_divisor_that_was_recorded():
+    inputs = {"max_model_len": 1_048_576, "block_size": 64}
 
-    assert rule in rules(judge(*case))
-    assert rule not in rules(judge(*counter))
+    recorded = judge(8192, 16_384, inputs | {"decode_context_parallel_size": 2}, inputs)
 
-
-def test_an_assumption_is_exceeded_by_a_need_and_not_by_another_formula():
-    assert "static assumption" in rules(judge(512, 640, {"worst_case": 512}, role="requires"))
-    assert "static assumption" not in rules(judge(640, 512, {"worst_case": 640}, role="requires"))
-    assert "static assumption" not in rules(judge(512, 640, {"worst_case": 512}, {"batch": 640}, role="requires"))
+    assert rules(recorded)[0] == "context-parallel divisor"
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.id)
-def test_what_is_kept_reproduces_both_numbers(edit):
-    for case in (edit.case, edit.counter):
-        for cause in judge(*case.sizes, *case.inputs).rivals:
-            if cause.sides is not None:
-                assert tuple(evaluate(side.terms, side.inputs) for side in cause.sides) == case.sizes
+def test_reports_are_named_and_not_scored():
+    inputs = {"max_model_len": 350_000, "block_size": 64}
 
+    here, elsewhere = (judge(5469, 5470, inputs, inputs, contract=name) for name in ("block_table.width/1", "size"))
 
-@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.id)
-def test_a_formula_gives_what_was_seen(formula):
-    assert formula.tests
-    for vector in formula.tests:
-        assert tuple(evaluate(terms, vector.inputs) for terms in formula.terms) == vector.size, vector.origin
-    assert {item.name for item in formula.inputs} >= {
-        term.operand for terms in formula.terms for term in terms if isinstance(term.operand, str)
-    }
-
-
-def test_pairs_name_formulas_that_exist():
-    known = {formula.id: formula for formula in FORMULAS}
-    for pair in PAIRS:
-        assert known[pair.provider].quantity == known[pair.requirement].quantity
-
-
-def test_a_missing_input_is_not_judged():
-    terms = (Term("start", "max_model_len"), Term("ceil_div", "block_size"))
-
-    assert evaluate(terms, {"max_model_len": 100}) is None
-    assert evaluate(terms, {"max_model_len": 100, "block_size": 0}) is None
-    assert evaluate(terms, {"max_model_len": 100, "block_size": "64"}) is None
-    assert evaluate(terms, {"max_model_len": 100, "block_size": 64}) == 2
-    assert say(terms) == "ceil(max_model_len / block_size)"
+    assert here.reports
+    assert elsewhere.reports == ()
+    assert "Reported before" not in elsewhere.text
+    assert rules(here)[0] == rules(elsewhere)[0] == "token alignment"
 
 
 # -- weights --------------------------------------------------------------------------------------------------------

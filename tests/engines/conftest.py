@@ -48,8 +48,8 @@ def model(tmp_path_factory):
 class Engine:
     """A process of vLLM with a directory for its segments."""
 
-    def __init__(self, command, *, hook, **environment):
-        self.directory = Path(tempfile.mkdtemp(prefix="ullage-engine-", dir="/dev/shm"))
+    def __init__(self, command, *, hook, directory=None, **environment):
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="ullage-engine-", dir="/dev/shm"))
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         switch = {"ULLAGE_DIR": str(self.directory)} if hook else {"ULLAGE_DISABLE": "1"}
         self.process = subprocess.Popen(

@@ -17,9 +17,7 @@ def sidecar(engine):
     """Its sidecar; exhaustions need to go on for a second only."""
     watching = Sidecar(engine.directory, ULLAGE_EXHAUSTION_HOLD="1s", ULLAGE_CLEAR_HOLD="1s")
     yield watching
-    watching.process.kill()
-    watching.process.wait()
-    watching.log_file.close()
+    watching.end()
 
 
 def value(sidecar, name, buffer):

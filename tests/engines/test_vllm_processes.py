@@ -22,9 +22,7 @@ def watch():
 
     yield start
     for one in started:
-        one.process.kill()
-        one.process.wait()
-        one.log_file.close()
+        one.end()
 
 
 @pytest.fixture(scope="module")

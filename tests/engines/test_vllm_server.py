@@ -33,9 +33,7 @@ def sidecar(server):
     """Its sidecar."""
     watching = Sidecar(server.directory)
     yield watching
-    watching.process.kill()
-    watching.process.wait()
-    watching.log_file.close()
+    watching.end()
 
 
 def generate(server):

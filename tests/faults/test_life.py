@@ -162,9 +162,7 @@ def test_a_sidecar_that_is_killed_and_started_again_loses_nothing(process, segme
             assert "raised critical bounds_violation" not in watching.log()
             assert watching.log().count("adopted critical bounds_violation: vllm0/core rows") == 1
         finally:
-            watching.process.kill()
-            watching.process.wait()
-            watching.log_file.close()
+            watching.end()
     tried(times)
 
 

@@ -36,7 +36,16 @@ def told(program, segments):
 
 
 def claims(snapshot):
-    return {claim.source: claim for claim in snapshot.claims if not claim.tally}
+    return {claim.source: claim for claim in snapshot.claims if not claim.tally and not claim.witness}
+
+
+def witnesses(snapshot, contract="block_table.width"):
+    """What each side had when the contract was violated."""
+    return {
+        claim.witness: (claim.source, claim.shape, claim.inputs)
+        for claim in snapshot.claims
+        if claim.witness and claim.contract == contract
+    }
 
 
 def tally(snapshot, contract="block_table.width"):
@@ -110,6 +119,37 @@ assert at_least.compare(9, 5) and not at_least.compare(5, 9)
     assert tally(snapshot, "workspace") == (2, 1)
     assert claims(snapshot) == {}
     assert snapshot.events[0].detail == "planner (5,), kernel (9,)"
+    assert witnesses(snapshot) == {
+        "provided": ("planner", (5,), {"batch": 4}),
+        "required": ("kernel", (9,), {"batch": 4}),
+    }
+
+
+def test_what_both_sides_had_at_the_last_violation_is_recorded_each_with_its_inputs(told):
+    snapshot, _ = told("""
+for need in range(8, 0, -1):
+    width.compare(0, need, inputs=lambda: ({"rows": 0}, {"batch": need}), sources=("buffer", "batch"))
+width.claim("runner", (64,), inputs={"max_model_len": 1024})
+width.check(Tensor(65), "table")
+""")
+
+    assert witnesses(snapshot) == {
+        "provided": ("buffer", (0,), {"rows": 0}),
+        "required": ("batch", (1,), {"batch": 1}),
+    }
+    assert [claim.shape for claim in claims(snapshot).values()] == [(64,)]
+
+
+def test_a_tensor_that_does_not_fit_is_recorded_with_the_claim_it_misses(told):
+    snapshot, _ = told("""
+width.claim("runner", (64,), inputs={"max_model_len": 1024})
+width.check(Tensor(65), "table")
+""")
+
+    assert witnesses(snapshot) == {
+        "provided": ("table", (65,), {}),
+        "required": ("runner", (64,), {"max_model_len": 1024}),
+    }
 
 
 def test_the_dtype_is_part_of_a_contract_that_has_one(told):

@@ -129,6 +129,21 @@ def test_a_probe_that_costs_too_much_switches_itself_off(engine, monkeypatch):
     assert "60 us" in hook.probe._detail
 
 
+@pytest.mark.fault("a process that the kernel leaves waiting inside a probe", sees="nothing")
+def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(engine, monkeypatch):
+    readings = iter(range(0, 10**12, 2_000))  # each reading 2 us after the last
+    waited = iter([0] * 1_001 + [300_000_000] * 100_000)  # but once 300 ms
+    monkeypatch.setattr(_probe, "_clock", lambda: next(readings) + next(waited))
+    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
+    hook.install(engine)
+    scheduler = engine.Scheduler()
+
+    for _ in range(2 * _probe.COST_WINDOW_CALLS):
+        scheduler.schedule(1)
+
+    assert hook.probe.live
+
+
 def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):
     seen = []
     Hook("fake_engine", "Scheduler.schedule", after=lambda *args: seen.append(args[0]), denied_only=True).install(

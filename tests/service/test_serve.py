@@ -348,6 +348,31 @@ input()
 """
 
 
+COMPARES = """
+import ullage
+metadata = ullage.Contract("attention.scheduler_metadata", dims=("numbers",), unit="numbers")
+planned = {"padded_batch": 4, "varlen": 1, "head_swizzle": 1, "dynamic_split": 0, "semaphore": 1}
+metadata.compare(9, 5, inputs=lambda: (planned, planned | {"varlen": 0}), sources=("planner", "kernel"))
+print("ready", flush=True)
+input()
+"""
+
+
+def test_a_violation_is_explained_from_what_both_sides_had(program, sidecar):
+    assert program(COMPARES).line() == "ready"
+    watching = sidecar()
+
+    (contract,) = watching.json("/v1/contracts")
+
+    assert contract["claims"] == contract["disagreements"] == []
+    (found,) = contract["violations"]
+    assert (found["provider"]["source"], found["requirement"]["source"]) == ("planner", "kernel")
+    assert found["requirement"]["inputs"]["varlen"] == 0
+    assert "varlen is 1 for planner, 0 for kernel" in found["finding"]
+    assert "vllm-project/flash-attention#161" in found["reports"]
+    assert {reason for _, reason in watching.warnings()} == {"shape_violation"}
+
+
 def test_claims_of_one_engine_are_joined_across_its_processes(program, sidecar):
     environment = {"ULLAGE_ENGINE_ID": "vllm0:0123456789abcdef"}
     runner = program(CLAIMS, "runner", 5470, **environment)
@@ -421,6 +446,4 @@ def test_settings_are_reloaded_on_sighup_and_bad_ones_change_nothing(told, segme
         assert "clear_ration" in watching.log()
         assert "those from before hold" in watching.log()
     finally:
-        watching.process.kill()
-        watching.process.wait()
-        watching.log_file.close()
+        watching.end()

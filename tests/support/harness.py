@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -40,6 +43,23 @@ def until(condition, timeout=20.0, what="the condition"):
         if time.monotonic() > deadline:
             pytest.fail(f"{what} did not come true within {timeout:g} s; last: {value!r}")
         time.sleep(0.02)
+
+
+class Release(NamedTuple):
+    """One release of Prometheus: its version, its server and its checker."""
+
+    version: str
+    prometheus: Path
+    promtool: Path
+
+    @classmethod
+    def of(cls, binaries):
+        """Return the release whose programs are in the directory ``binaries``; None if they do not run."""
+        try:
+            said = subprocess.run([binaries / "promtool", "--version"], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return cls(re.search(r"version ([0-9.]+)", said.stdout)[1], binaries / "prometheus", binaries / "promtool")
 
 
 class Program:
@@ -69,6 +89,12 @@ class Program:
         """End it as the kernel would for want of memory."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def end(self):
+        """Kill it with the children it forked, and forget what it wrote."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
 
     def finish(self):
         """Wait for its end; return its output. It must have ended well."""
@@ -149,3 +175,9 @@ class Sidecar:
         """End it with SIGTERM, and return its exit status."""
         self.process.terminate()
         return self.process.wait(timeout=20)
+
+    def end(self):
+        """Kill it, and forget its log."""
+        self.process.kill()
+        self.process.wait()
+        self.log_file.close()

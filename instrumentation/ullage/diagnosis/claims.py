@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain, combinations, product, repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,21 +76,31 @@ def differing(provided: Shape, required: Shape, relations: Sequence[str]) -> tup
 
 
 def disagreements(claims: Iterable[Claim], relations: Sequence[str]) -> list[Disagreement]:
-    """Compare all pairs of claims; two claims disagree at most once."""
-    found = []
+    """Compare all pairs of claims, and return those that disagree in the order of the claims."""
     claims = list(claims)
-    for position, first in enumerate(claims):
-        for second in claims[position + 1 :]:
-            for provider, requirement in ((first, second), (second, first)):
-                if provider.role == REQUIRES or requirement.role == PROVIDES:
-                    continue
-                dims = differing(provider.shape, requirement.shape, relations)
-                if dims is None and provider.dtype and requirement.dtype and provider.dtype != requirement.dtype:
-                    dims = ()
-                if dims is not None:
-                    found.append(Disagreement(provider, requirement, dims))
-                    break
-    return found
+    # Claims that say the same agree with each other, and all with the same others: hundreds may say the same.
+    alike: dict[tuple[str, Shape, str], list[int]] = {}
+    for position, claim in enumerate(claims):
+        alike.setdefault((claim.role, claim.shape, claim.dtype), []).append(position)
+    pairs: list[tuple[int, int]] = []
+    for one, other in combinations(alike.values(), 2):
+        if disagreement(claims[one[0]], claims[other[0]], relations) is not None:
+            pairs += [(min(pair), max(pair)) for pair in product(one, other)]
+    found = (disagreement(claims[first], claims[second], relations) for first, second in sorted(pairs))
+    return [one for one in found if one is not None]
+
+
+def disagreement(first: Claim, second: Claim, relations: Sequence[str]) -> Disagreement | None:
+    """Compare two claims; either may be the provider. They disagree at most once."""
+    for provider, requirement in ((first, second), (second, first)):
+        if provider.role == REQUIRES or requirement.role == PROVIDES:
+            continue
+        dims = differing(provider.shape, requirement.shape, relations)
+        if dims is None and provider.dtype and requirement.dtype and provider.dtype != requirement.dtype:
+            dims = ()
+        if dims is not None:
+            return Disagreement(provider, requirement, dims)
+    return None
 
 
 def _satisfies(have: int | None, need: int | None, relation: str) -> bool:
@@ -100,7 +110,7 @@ def _satisfies(have: int | None, need: int | None, relation: str) -> bool:
 
 
 def _elements(shape: Shape) -> int:
-    product = 1
+    elements = 1
     for size in shape:
-        product *= 1 if size is None else size
-    return product
+        elements *= 1 if size is None else size
+    return elements

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.formulas import Term, Terms
+from ullage.diagnosis import vocabulary
+from ullage.formulas import Term, Terms, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     Inputs = Mapping[str, Any]
 
-LOOK_AHEAD_NAMES = ("num_lookahead_tokens", "num_speculative_tokens", "look_ahead")
-PARALLEL_NAMES = ("decode_context_parallel_size", "dcp_world_size", "dcp", "context_parallel_size")
 LOOK_AHEAD_DOMAIN = range(1, 17)
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
 TOKEN_ALIGNMENT = 128
@@ -39,7 +38,7 @@ class Case:
     """Two sizes with the inputs of each side."""
 
     sizes: tuple[int, int]
-    inputs: tuple[dict[str, int], dict[str, int]]
+    inputs: tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,28 @@ class Edit:
 
 
 def _look_ahead(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
-    """Count the tokens that are drafted ahead, before anything is divided."""
+    """Count what is drafted ahead: before anything is divided, for each sequence, or after the division as blocks."""
     head, tail = terms[:1], terms[1:]
-    recorded = [name for name in LOOK_AHEAD_NAMES if isinstance(inputs.get(name), int)]
+    recorded = [name for name in vocabulary.LOOK_AHEAD if isinstance(inputs.get(name), int) and not _in(terms, name)]
     for name in recorded:
-        yield Variant((*head, Term("add", name, "look-ahead"), *tail), f"look-ahead ({name}) is counted", uses=(name,))
-    for value in () if recorded else LOOK_AHEAD_DOMAIN:
+        words = f"look-ahead ({name}) is counted"
+        yield Variant((*head, Term("add", name, "look-ahead"), *tail), words, uses=(name,))
+        if tail:
+            yield Variant((*terms, Term("add", name, "look-ahead")), words, uses=(name,))
+        for sequences in vocabulary.COUNTED_IN:
+            if vocabulary.COUNTED_IN[sequences] == vocabulary.SEQUENCES and isinstance(inputs.get(sequences), int):
+                yield from _look_ahead_of_each(terms, name, sequences)
+    for value in LOOK_AHEAD_DOMAIN if not recorded and _counts(terms) else ():
         words = f"look-ahead of {value} tokens is counted"
         yield Variant((*head, Term("add", value, "look-ahead"), *tail), words, free=value)
+
+
+def _look_ahead_of_each(terms: Terms, name: str, sequences: str) -> Iterator[Variant]:
+    """Count ``name`` tokens more for each sequence, where so far everything was added up."""
+    words = f"look-ahead ({name}) of each sequence is counted"
+    each = (Term("start", name, "look-ahead"), Term("multiply", sequences, "fields"))
+    if all(term.operation == "add" for term in terms[1:]):
+        yield Variant((*each, replace(terms[0], operation="add"), *terms[1:]), words, uses=(name, sequences))
 
 
 def _token_alignment(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
@@ -84,9 +97,23 @@ def _token_alignment(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
         yield Variant((*terms, aligned), f"blocks are rounded up to a multiple of {TOKEN_ALIGNMENT} tokens")
 
 
-def _padding(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
-    for value in MULTIPLES:
-        yield Variant((*terms, Term("round_up", value, "padding")), f"it is padded to a multiple of {value}", value)
+def _padding(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
+    value = evaluate(terms, inputs)
+    for name in _others(terms, inputs):
+        if value is not None and inputs[name] < value:
+            words = f"it is padded to a multiple of {name}"
+            yield Variant((*terms, Term("round_up", name, "padding")), words, uses=(name,))
+    for multiple in MULTIPLES:
+        words = f"it is padded to a multiple of {multiple}"
+        yield Variant((*terms, Term("round_up", multiple, "padding")), words, multiple)
+
+
+def _graph_padding(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
+    """Count up to the largest captured graph: a smaller batch is padded to one. A sequence's length is not."""
+    for name in () if _counts(terms) == vocabulary.LENGTH else vocabulary.GRAPHS:
+        if isinstance(inputs.get(name), int) and not _in(terms, name):
+            words = f"a batch is padded to a captured graph ({name})"
+            yield Variant((*terms[:1], Term("at_least", name, "graph padding"), *terms[1:]), words, uses=(name,))
 
 
 def _off_by_one(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
@@ -94,30 +121,83 @@ def _off_by_one(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
     yield Variant((*terms, Term("add", -1, "boundary")), "one less is counted", -1)
 
 
+def _reserved(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
+    """Count only what is left beside reserved places."""
+    for name, value in inputs.items():
+        if name.startswith("reserved") and isinstance(value, int) and not _in(terms, name):
+            yield Variant((*terms, Term("add", -value, "reserved")), f"{value} ({name}) cannot be used", uses=(name,))
+
+
 def _unit(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
     """Count in another unit: by a recorded size, or by a power of two."""
-    used = {term.operand for term in terms}
-    for name, value in inputs.items():
-        if isinstance(value, int) and value > 1 and name not in used:
-            yield Variant((*terms, Term("multiply", name)), f"it is counted in units of 1 / {name}", uses=(name,))
-            yield Variant((*terms, Term("ceil_div", name)), f"it is counted in units of {name}", uses=(name,))
+    for name in _others(terms, inputs):
+        yield Variant((*terms, Term("multiply", name)), f"it is counted in units of 1 / {name}", uses=(name,))
+        yield Variant((*terms, Term("ceil_div", name)), f"it is counted in units of {name}", uses=(name,))
     if len(terms) > 1 and terms[-1].operation in ("ceil_div", "floor_div"):
         yield Variant(terms[:-1], f"it is not divided by {terms[-1].operand}")
     for value in FACTORS:
         yield Variant((*terms, Term("multiply", value)), f"it is {value} times as much", value)
 
 
+def _other_count(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
+    """Take the limit of something else: tokens of a step for sequences, a sequence's length for a step's."""
+    counted = vocabulary.COUNTED_IN
+    base = terms[0].operand
+    if base not in counted:
+        return
+    for name in _others(terms, inputs):
+        if name in counted and counted[name] != counted[str(base)]:
+            words = f"it counts {counted[name]} ({name}), the other side {counted[str(base)]} ({base})"
+            yield Variant((Term("start", name, "base"), *terms[1:]), words, uses=(name,))
+
+
 def _divisor(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
-    """Divide by the context-parallel size, on one side only."""
-    recorded = [name for name in PARALLEL_NAMES if isinstance(inputs.get(name), int)]
+    """Divide what is kept of a sequence by the context-parallel size, on one side only."""
+    if _counts(terms) != vocabulary.LENGTH:
+        return
+    recorded = [name for name in vocabulary.PARALLEL if isinstance(inputs.get(name), int) and not _in(terms, name)]
     for name in recorded:
         words = f"it is divided among {name} ranks"
         yield Variant((*terms, Term("ceil_div", name, "divisor")), words, uses=(name,))
-    for value in () if recorded else (2, 4, 8):
+    in_blocks = any(term.operation == "ceil_div" for term in terms)
+    for value in (2, 4, 8) if in_blocks and not recorded else ():
         yield Variant((*terms, Term("ceil_div", value, "divisor")), f"it is divided among {value} ranks", value)
 
 
+def _foreign(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
+    """Take the same quantity from another component: the draft's for the target's."""
+    base = terms[0].operand
+    if not isinstance(base, str):
+        return
+    owner, what = vocabulary.whose(base)
+    for name in _others(terms, inputs):
+        other, same = vocabulary.whose(name)
+        if same == what and other != owner:
+            words = f"it is computed from {name}, not from {base}"
+            yield Variant((Term("start", name, "base"), *terms[1:]), words, uses=(name,))
+
+
+def _counts(terms: Terms) -> str:
+    """Return what a formula starts from, as ``vocabulary`` has it; empty if that is not known."""
+    return vocabulary.COUNTED_IN.get(str(terms[0].operand), "")
+
+
+def _in(terms: Terms, name: str) -> bool:
+    return any(name in (term.operand, term.unit) for term in terms)
+
+
+def _others(terms: Terms, inputs: Inputs) -> list[str]:
+    """Names of the recorded sizes that the formula does not use."""
+    return [
+        name
+        for name, value in inputs.items()
+        if isinstance(value, int) and not isinstance(value, bool) and value > 1 and not _in(terms, name)
+    ]
+
+
 _TABLE = {"max_model_len": 200_000, "block_size": 64}
+_MILLION = {"max_model_len": 1_048_576, "block_size": 64}
+_GRAPH = {"max_num_seqs": 16, "max_cudagraph_capture_size": 32}
 
 EDITS = (
     Edit(
@@ -149,6 +229,15 @@ EDITS = (
         Case((295, 297), ({"rows": 295}, {"rows": 295})),
     ),
     Edit(
+        "graph padding",
+        "alignment",
+        _graph_padding,
+        "Allocate for the larger of the batch limit and the largest captured graph.",
+        "Do not slice to the batch limit: a slice past the end is silently shorter, and the kernel writes on.",
+        Case((16, 32), (_GRAPH, _GRAPH)),
+        Case((16, 31), (_GRAPH, _GRAPH)),
+    ),
+    Edit(
         "off by one",
         "off by one",
         _off_by_one,
@@ -156,6 +245,15 @@ EDITS = (
         "Do not drop the last element: it ends the last segment.",
         Case((240, 241), ({"max_num_seqs": 60, "tokens": 4}, {"max_num_seqs": 60, "tokens": 4})),
         Case((240, 242), ({"max_num_seqs": 60, "tokens": 4}, {"max_num_seqs": 60, "tokens": 4})),
+    ),
+    Edit(
+        "reserved slot",
+        "reserved slot",
+        _reserved,
+        "Allocate the reserved places on top of the limit.",
+        "Do not hand out the reserved place: padding is written there.",
+        Case((0, 1), ({"size": 1, "reserved_slots": 1}, {"size": 1})),
+        Case((0, 1), ({"size": 2, "reserved_slots": 1}, {"size": 1})),
     ),
     Edit(
         "unit",
@@ -167,19 +265,31 @@ EDITS = (
         Case((512, 8191), ({"max_model_len": 8192, "block_size": 16}, {"max_model_len": 8192, "block_size": 16})),
     ),
     Edit(
+        "limit of something else",
+        "unit confusion",
+        _other_count,
+        "Size it by what is counted there, and name that in the contract.",
+        "Do not lower the larger limit until it fits: it is another quantity and changes by itself.",
+        Case((64, 128), ({"max_num_seqs": 64}, {"num_query_tokens": 128})),
+        Case((64, 128), ({"max_num_seqs": 64}, {"max_running_requests": 128})),
+    ),
+    Edit(
         "context-parallel divisor",
         "two formulas",
         _divisor,
         "Divide by the number of ranks on both sides, or on neither.",
         "Do not halve the limit: without context parallelism it then is too small.",
-        Case(
-            (16_384, 8192),
-            ({"max_model_len": 1_048_576, "block_size": 64, "dcp": 2}, {"max_model_len": 1_048_576, "block_size": 64}),
-        ),
-        Case(
-            (16_384, 8193),
-            ({"max_model_len": 1_048_576, "block_size": 64, "dcp": 2}, {"max_model_len": 1_048_576, "block_size": 64}),
-        ),
+        Case((16_384, 8192), ({**_MILLION, "dcp": 2}, _MILLION)),
+        Case((16_384, 8193), ({**_MILLION, "dcp": 2}, _MILLION)),
         records=("decode_context_parallel_size",),
+    ),
+    Edit(
+        "foreign input",
+        "foreign input",
+        _foreign,
+        "Read the input from the component that the size is for.",
+        "Do not copy the value: it goes stale. Do not run eagerly instead: that hides a read out of bounds.",
+        Case((4, 8), ({"heads": 4, "draft_heads": 8}, {"heads": 4, "draft_heads": 8})),
+        Case((4, 9), ({"heads": 4, "draft_heads": 8}, {"heads": 4, "draft_heads": 8})),
     ),
 )

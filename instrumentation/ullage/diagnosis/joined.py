@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.diagnosis import claims
-from ullage.diagnosis.claims import Disagreement, disagreements
-from ullage.diagnosis.explain import Finding, explain
+from ullage.diagnosis.claims import Disagreement, differing, disagreements
+from ullage.diagnosis.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ullage.diagnosis.finding import Finding
     from ullage.segment.snapshot import Claim as Recorded
 
 _SYMBOLS = {"EQUAL": claims.EQUAL, "AT_LEAST": claims.AT_LEAST}
@@ -23,6 +24,7 @@ class Contract:
 
     Attributes:
         claims: Those of all processes.
+        violations: What two sides had when it was violated in a process, the last that was recorded.
         counts: Checks, violations and the date of the first violation (ns), by process.
     """
 
@@ -32,6 +34,7 @@ class Contract:
     relations: tuple[str, ...]
     claims: tuple[claims.Claim, ...]
     disagreements: tuple[Disagreement, ...]
+    violations: tuple[Disagreement, ...]
     counts: dict[str, tuple[int, int, int]]
 
     @property
@@ -45,7 +48,11 @@ class Contract:
 
     def findings(self) -> list[tuple[Disagreement, Finding]]:
         """Explain each disagreement."""
-        return [(found, explain(self.name, found.provider, found.requirement)) for found in self.disagreements]
+        return [(found, self.explained(found)) for found in self.disagreements]
+
+    def explained(self, found: Disagreement, *, without: str = "") -> Finding:
+        """Explain one of them; ``without`` as ``explain`` has it."""
+        return explain(self.name, found.provider, found.requirement, relations=self.relations, without=without)
 
 
 def joined(said: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract, ...]:
@@ -60,7 +67,8 @@ def joined(said: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract, ..
 def _contract(name: str, said: list[tuple[str, Recorded]]) -> Contract:
     first = said[0][1]
     relations = tuple(_SYMBOLS.get(relation.name, claims.EQUAL) for relation in first.relations)
-    joint = tuple(_claim(process, claim) for process, claim in said if not claim.tally)
+    joint = tuple(_claim(process, claim) for process, claim in said if not claim.tally and not claim.witness)
+    seen = {(process, claim.witness): _claim(process, claim) for process, claim in said if claim.witness}
     return Contract(
         name=name,
         dims=first.dims,
@@ -68,6 +76,11 @@ def _contract(name: str, said: list[tuple[str, Recorded]]) -> Contract:
         relations=relations,
         claims=joint,
         disagreements=tuple(disagreements(joint, relations)),
+        violations=tuple(
+            Disagreement(one, other, differing(one.shape, other.shape, relations) or ())
+            for (process, side), one in seen.items()
+            if side == "provided" and (other := seen.get((process, "required")))
+        ),
         counts={
             process: (claim.checks, claim.violations, claim.violation_first_ns)
             for process, claim in said

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-Operation = Literal["start", "add", "multiply", "ceil_div", "floor_div", "round_up", "align_tokens"]
+Operation = Literal[
+    "start", "add", "multiply", "ceil_div", "floor_div", "round_up", "align_tokens", "at_least", "at_most"
+]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Term:
 
     Attributes:
         operation: ``align_tokens`` rounds blocks up so that they hold a multiple of so many tokens; ``unit`` is then
-            the block size. The others mean what they say.
+            the block size. ``at_least`` is the larger of the two, ``at_most`` the smaller. The others mean what they
+            say.
         operand: The name of an input, or a number.
         label: What it is for: base, look-ahead, divisor, alignment, fields, padding.
         unit: The name of the input that says how many tokens a block has; for ``align_tokens`` only.
@@ -45,11 +48,13 @@ class Input:
         name: As it stands in terms and recorded inputs.
         config: Path in the engine's configuration.
         live: Path in the live object; empty where there is none.
+        domain: Values it can have, where each side derives it for itself and often nobody records it.
     """
 
     name: str
     config: str = ""
     live: str = ""
+    domain: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Formula:
         dims: A name for each dimension; ``terms`` has as many entries.
         versions: First version that computes it so, and first that does not, as in ``[0.22, 0.27)``.
         source: Project, version, file and symbol that it was read from.
+        speakers: How the sources of claims that follow it begin.
     """
 
     id: str
@@ -85,6 +91,12 @@ class Formula:
     source: str
     tests: tuple[Vector, ...]
     when: str = ""
+    speakers: tuple[str, ...] = ()
+
+    def size(self, inputs: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Return the size; None if an input is missing."""
+        sizes = tuple(evaluate(terms, inputs) for terms in self.terms)
+        return None if None in sizes else tuple(size for size in sizes if size is not None)
 
 
 @dataclass(frozen=True)
@@ -114,22 +126,26 @@ def evaluate(terms: Terms, inputs: Mapping[str, Any]) -> int | None:
             operand //= math.gcd(operand, block)
         if term.operation in ("ceil_div", "floor_div", "round_up", "align_tokens") and operand <= 0:
             return None
-        value = _apply(term.operation, value, operand)
+        value = _OPERATIONS[term.operation](value, operand)
     return value
 
 
-def _apply(operation: Operation, value: int, operand: int) -> int:
-    if operation == "start":
-        return operand
-    if operation == "add":
-        return value + operand
-    if operation == "multiply":
-        return value * operand
-    if operation == "floor_div":
-        return value // operand
-    if operation == "ceil_div":
-        return -(-value // operand)
-    return -(-value // operand) * operand
+_OPERATIONS: dict[Operation, Callable[[int, int], int]] = {
+    "start": lambda _value, operand: operand,
+    "add": lambda value, operand: value + operand,
+    "multiply": lambda value, operand: value * operand,
+    "floor_div": lambda value, operand: value // operand,
+    "ceil_div": lambda value, operand: -(-value // operand),
+    "round_up": lambda value, operand: -(-value // operand) * operand,
+    "align_tokens": lambda value, operand: -(-value // operand) * operand,
+    "at_least": max,
+    "at_most": min,
+}
+
+
+def quantity(contract: str) -> str:
+    """Return what a contract is about: its name up to the ``/`` that tells several of one kind apart."""
+    return contract.partition("/")[0]
 
 
 def say(terms: Terms) -> str:
@@ -146,5 +162,7 @@ def say(terms: Terms) -> str:
             "ceil_div": f"ceil({wrapped} / {operand})",
             "round_up": f"round_up({text}, {operand})",
             "align_tokens": f"aligned({text}, {operand} tokens)",
+            "at_least": f"max({text}, {operand})",
+            "at_most": f"min({text}, {operand})",
         }[term.operation]
     return text

@@ -224,7 +224,7 @@ class EventKind(IntEnum):
 
 FLAG_INVENTORY = 1  # of a buffer: known by capacity and bytes only; ``limit`` holds dtype and shape
 FLAG_INPUTS_TRUNCATED = 1  # of a claim: not all inputs fitted
-FLAG_TALLY = 2  # of a claim: it is none, but the counts of a contract's checks and violations
+FLAG_TALLY, FLAG_PROVIDED, FLAG_REQUIRED = 2, 4, 8  # of no claim: a contract's counts; a side when it was violated
 INPUTS_BYTES = 656
 
 _E = TypeVar("_E", bound=IntEnum)

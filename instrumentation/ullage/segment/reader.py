@@ -234,6 +234,9 @@ def _buffer(plain: memoryview, payload: bytes) -> Buffer:
     )
 
 
+_WITNESSES = {layout.FLAG_PROVIDED: "provided", layout.FLAG_REQUIRED: "required"}
+
+
 def _claim(plain: memoryview, payload: bytes) -> Claim:
     sealed = ClaimPayload.unpack(payload)
     checks, violations, first_ns, last_ns = plain[:4]
@@ -241,6 +244,7 @@ def _claim(plain: memoryview, payload: bytes) -> Claim:
         contract=untext(sealed.contract),
         source=untext(sealed.source),
         tally=bool(sealed.flags & layout.FLAG_TALLY),
+        witness=next((side for flag, side in _WITNESSES.items() if sealed.flags & flag), ""),
         dims=tuple(filter(None, untext(sealed.dims).split(","))),
         role=enum_of(Role, sealed.role),
         shape=tuple(None if size == layout.NO_SIZE else size for size in sealed.shape),

@@ -111,12 +111,14 @@ class Buffer:
 class Claim:
     """What one source says of a size. ``None`` in ``shape`` is not compared; ``inputs`` as recorded.
 
-    ``tally``: it is no claim, but the counts of its contract's checks and violations in this process.
+    ``tally``: it is no claim, but the counts of its contract's checks and violations in this process. ``witness``: it
+    does not stand; it is what was ``provided`` or ``required`` when the contract was violated; empty for other claims.
     """
 
     contract: str
     source: str
     tally: bool
+    witness: str
     dims: tuple[str, ...]
     role: Role
     shape: tuple[int | None, ...]
@@ -171,6 +173,12 @@ class Snapshot:
     def engine_id(self) -> str:
         """What the processes of one engine share."""
         return str(self.identity.get("engine_id", ""))
+
+    @property
+    def last_sign_ns(self) -> int:
+        """The latest thing that the process is known to have done, in ns since the epoch."""
+        process = self.process
+        return max(process.started_ns, process.step_ns, process.exception_ns, process.stop_ns, process.failure_ns)
 
     def outcome(self, others: Iterable[Snapshot] = ()) -> Outcome:
         """Tell how this process, if it is dead, ended.

@@ -1,0 +1,262 @@
+"""Causes that follow from arithmetic: a formula for one side's number, and an edit of it for the other's."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ullage.diagnosis import vocabulary
+from ullage.diagnosis.bases import Base, apart, bases, derived, known, spoken
+from ullage.diagnosis.claims import EQUAL
+from ullage.diagnosis.edits import EDITS, Variant
+from ullage.diagnosis.finding import Cause, Side
+from ullage.diagnosis.priors import log_prior
+from ullage.formulas import Formula, Terms, evaluate, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ullage.diagnosis.claims import Claim
+
+    Inputs = Mapping[str, Any]
+    _Rule = tuple[str, str, list[Variant], str, str, tuple[str, ...]]
+
+UNUSED_COST = 0.7
+MAX_UNUSED = 3
+KNOWN_FIT = 1 / 4
+"""Two known formulas say how the sides differ, not why: an edit with a name is more."""
+OWN_FORMULAS = 8.0
+"""How much more an edit weighs that turns the formula which one side computes into that which the other computes."""
+MAX_COMPLETIONS = 4096
+KEEP_ONE = "Keep one of the formulas, and have the other side ask for its result."
+
+
+class Pair(NamedTuple):
+    """Two claims that do not fit, and the dimension in which they differ."""
+
+    contract: str
+    provider: Claim
+    requirement: Claim
+    dim: int
+    relation: str
+    without: str
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """What is provided and what is required."""
+        return self.provider.shape[self.dim] or 0, self.requirement.shape[self.dim] or 0
+
+
+def numeric(pair: Pair) -> Iterator[Cause]:
+    """Yield what arithmetic explains; the same rule perhaps several times."""
+    have, need = pair.sizes
+    sides = ((pair.provider, have, pair.requirement, need), (pair.requirement, need, pair.provider, have))
+    for plain, size, edited, other in sides:
+        side = _Side(pair, plain, size, edited, other)
+        for base in bases(pair.contract, pair.dim, side.known, size):
+            yield from _same_formula(side, base)
+            yield from _edited(side, base)
+    yield from _own_formulas(pair)
+    yield from _derived_twice(pair)
+
+
+class _Side:
+    """One side whose number is explained, and the other, whose number an edit must give."""
+
+    def __init__(self, pair: Pair, plain: Claim, size: int, edited: Claim, other: int) -> None:
+        self.pair, self.plain, self.size, self.edited, self.other = pair, plain, size, edited, other
+        self.known: Inputs = plain.inputs or edited.inputs
+        self.merged: Inputs = {**self.known, **edited.inputs}
+
+    def computed(self, base: Base, other: Variant) -> bool:
+        """Return whether the need is computed: where more than the need would do, a mere limit is no formula."""
+        need = base.terms if self.plain is self.pair.requirement else other.terms
+        return self.pair.relation == EQUAL or len(need) > 1
+
+    def both(self, terms: Terms, edited: Terms) -> tuple[Side, Side]:
+        ours, theirs = Side(terms, self.known), Side(edited, self.merged)
+        return (ours, theirs) if self.plain is self.pair.provider else (theirs, ours)
+
+
+def _same_formula(side: _Side, base: Base) -> Iterator[Cause]:
+    """Explain by inputs that differ: the formula is the same."""
+    differ = [name for name in base.uses if side.merged.get(name) != side.known.get(name)]
+    for count in range(1, len(differ) + 1):
+        for names in combinations(differ, count):
+            inputs = {**side.known, **{name: side.merged[name] for name in names}}
+            if evaluate(base.terms, inputs) == side.other:
+                yield _differing(side, base, names)
+                return
+
+
+def _differing(side: _Side, base: Base, names: tuple[str, ...]) -> Cause:
+    values = ", ".join(
+        f"{name} is {side.known[name]} for {side.plain.source}, {side.merged[name]} for {side.edited.source}"
+        for name in names
+    )
+    derived_by_each = base.formula is not None and all(
+        item.domain for item in base.formula.inputs if item.name in names
+    )
+    peers = side.known.get(vocabulary.ROLE) != side.edited.inputs.get(vocabulary.ROLE)
+    if peers and side.edited.inputs.get(vocabulary.ROLE):
+        rule, cause = "peers differ", "connector fields"
+        advice = "Compare both engines' settings at the handshake, and refuse a peer that differs."
+        avoid = "Do not cut the transfer to the smaller side."
+    elif derived_by_each:
+        rule, cause = f"derived twice: {names[0]}", "two formulas"
+        advice = "Derive it once, and pass it to planner and kernel."
+        avoid = "Do not enlarge the buffer: the kernel checks for the exact size."
+    else:
+        rule = cause = "stale input"
+        advice = "Compute the size again when the limit changes, or take it from the side that knows."
+        avoid = "Do not clip the larger side."
+    return Cause(
+        rule,
+        cause,
+        f"both have {say(base.terms)}, but {values}",
+        _weight(side, cause, base, 1.0, base.terms),
+        advice,
+        avoid,
+        base.tries,
+        side.both(base.terms, base.terms),
+    )
+
+
+def _edited(side: _Side, base: Base) -> Iterator[Cause]:
+    """Explain by an edit of the formula."""
+    if evaluate(base.terms, side.merged) == side.other:
+        return
+    owned = base.formula is not None and spoken(base.formula, side.plain.source)
+    theirs = {
+        formula.terms[side.pair.dim]
+        for formula in known(side.pair.contract, side.pair.dim, side.merged)
+        if owned and spoken(formula, side.edited.source)
+    }
+    for rule, cause, variants, advice, avoid, records in _edits(base, side):
+        fitting = [variant for variant in variants if evaluate(variant.terms, side.merged) == side.other]
+        if not fitting:
+            continue
+        computed = [variant for variant in fitting if variant.terms in theirs]
+        variant = (computed or fitting)[0]
+        fit = OWN_FORMULAS if computed else len(fitting) / len(variants)
+        words = (
+            f"{side.plain.source} has {say(base.terms)} = {side.size}, {side.edited.source} has "
+            f"{say(variant.terms)} = {side.other}: {variant.words}"
+        )
+        yield Cause(
+            rule,
+            cause,
+            words,
+            _weight(side, cause, base, fit, variant.terms, variant.uses),
+            advice,
+            avoid,
+            base.tries,
+            side.both(base.terms, variant.terms),
+            () if variant.free is None else records,
+        )
+
+
+def _edits(base: Base, side: _Side) -> Iterator[_Rule]:
+    for edit in EDITS:
+        variants = list(edit.variants(base.terms, side.merged))
+        yield edit.id, edit.cause, variants, edit.advice, edit.avoid, edit.records
+    if base.formula is None:
+        others = [Variant(other.terms, "it is another formula", uses=other.uses) for other in derived(side.merged)]
+        others = [other for other in others if set(other.uses) - set(base.uses) and side.computed(base, other)]
+        yield "other formula", "two formulas", others, KEEP_ONE, "Do not adjust one formula until the numbers fit.", ()
+
+
+def _own_formulas(pair: Pair) -> Iterator[Cause]:
+    """Explain by the formulas that the two sides are known to compute; by two eras of one, if no version has both."""
+    have, need = pair.sizes
+    ours = _computed(pair, pair.provider, have)
+    theirs = _computed(pair, pair.requirement, need)
+    pairs = [(a, b) for a in ours for b in theirs if a.terms != b.terms and not _another_input(pair, a, b)]
+    eras = [(a, b) for a, b in pairs if apart(a, b)]
+    for a, b in eras or (pairs if pair.relation == EQUAL else []):
+        rule, cause = ("two eras", "version skew") if eras else ("known formulas", "two formulas")
+        words = (
+            f"{pair.provider.source} has {say(a.terms[pair.dim])} = {have} ({a.source}), "
+            f"{pair.requirement.source} has {say(b.terms[pair.dim])} = {need} ({b.source})"
+        )
+        advice = "Install both sides from one build." if eras else KEEP_ONE
+        avoid = "Do not pin one side alone." if eras else "Do not adjust one formula until the numbers fit."
+        weight = math.exp(log_prior(cause, pair.without)) * (1 if eras else KNOWN_FIT) / len(eras or pairs)
+        sides = (
+            Side(a.terms[pair.dim], _inputs(pair.provider, pair.requirement)),
+            Side(b.terms[pair.dim], _inputs(pair.requirement, pair.provider)),
+        )
+        yield Cause(rule, cause, words, weight, advice, avoid, 1, sides)
+
+
+def _computed(pair: Pair, claim: Claim, size: int) -> list[Formula]:
+    """Return what a side is known to compute, if that gives its size."""
+    other = pair.requirement if claim is pair.provider else pair.provider
+    inputs = _inputs(claim, other)
+    return [
+        formula
+        for formula in known(pair.contract, pair.dim, inputs)
+        if spoken(formula, claim.source) and evaluate(formula.terms[pair.dim], inputs) == size
+    ]
+
+
+def _another_input(pair: Pair, ours: Formula, theirs: Formula) -> bool:
+    """Return whether an input of both differs: that alone may be the cause."""
+    shared = {item.name for item in ours.inputs} & {item.name for item in theirs.inputs}
+    mine, other = _inputs(pair.provider, pair.requirement), _inputs(pair.requirement, pair.provider)
+    return any(mine.get(name) != other.get(name) for name in shared)
+
+
+def _inputs(claim: Claim, other: Claim) -> Inputs:
+    return claim.inputs or other.inputs
+
+
+def _derived_twice(pair: Pair) -> Iterator[Cause]:
+    """Explain by one fact that each side derives for itself and that nobody recorded: all that fit are rivals.
+
+    Any of the facts may be the one: that more values of it fit makes it no likelier.
+    """
+    have, need = pair.sizes
+    recorded = {**pair.provider.inputs, **pair.requirement.inputs}
+    for formula in known(pair.contract, pair.dim, recorded):
+        terms = formula.terms[pair.dim]
+        free = [item for item in formula.inputs if item.domain and item.name not in recorded]
+        size = math.prod(len(item.domain) for item in free)
+        if not free or size > MAX_COMPLETIONS:
+            continue
+        found: dict[str, tuple[Inputs, int]] = {}
+        for values in product(*(item.domain for item in free)):
+            inputs: dict[str, Any] = dict(recorded)
+            inputs.update((item.name, value) for item, value in zip(free, values, strict=True))
+            if evaluate(terms, inputs) != have:
+                continue
+            for item in free:
+                for value in item.domain:
+                    if evaluate(terms, {**inputs, item.name: value}) == need:
+                        found.setdefault(item.name, (inputs, value))
+        for name, (facts, value) in found.items():
+            words = (
+                f"{name} would be {facts[name]} for {pair.provider.source} and {value} for {pair.requirement.source} "
+                f"in {say(terms)}"
+            )
+            weight = math.exp(log_prior("two formulas", pair.without)) / len(free)
+            yield Cause(
+                f"derived twice: {name}",
+                "two formulas",
+                words,
+                weight,
+                "Derive it once, and pass it to planner and kernel.",
+                "Do not enlarge the buffer: the kernel checks for the exact size.",
+                1,
+                (Side(terms, facts), Side(terms, {**facts, name: value})),
+                tuple(found),
+            )
+
+
+def _weight(side: _Side, cause: str, base: Base, fit: float, terms: Terms, uses: tuple[str, ...] = ()) -> float:
+    used = {term.operand for term in terms} | {term.unit for term in terms} | {*base.uses, *uses}
+    inputs = side.edited.inputs
+    unused = sum(isinstance(value, int) and name not in used for name, value in inputs.items())
+    cost = UNUSED_COST * min(unused, MAX_UNUSED)
+    return math.exp(log_prior(cause, side.pair.without) + math.log(fit) - math.log(base.tries) - cost)

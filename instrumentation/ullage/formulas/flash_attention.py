@@ -1,0 +1,231 @@
+"""FlashAttention-3's scheduler metadata: what its planner makes and what its kernel wants, in each era.
+
+Both sides derive the same few facts from their own arguments, and each can get one wrong; so the formulas are over
+these facts, and ``planned`` and ``wanted`` derive them as each side does. Only plain values: a caller that holds a
+tensor for ``causal`` leaves it out (None), and what depends on it is not judged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ullage.formulas import Formula, Input, Term, Vector
+
+Era = Literal["A", "B", "C"]
+Facts = dict[str, Any]
+
+MAX_BATCH_OF_ONE_CTA = 992
+HOPPER = 90
+
+_FLAG = (0, 1)
+_VARLEN = Input("varlen", domain=_FLAG)
+_SPLIT = Input("dynamic_split", domain=_FLAG)
+_SWIZZLE = Input("head_swizzle", domain=_FLAG)
+_SEMAPHORE = Input("semaphore", domain=_FLAG)
+_PADDED = Input("padded_batch", domain=(4, 8, 12, 16, 32, 64, 128, 256))
+_BATCH = Input("batch", domain=(1, 2, 4, 8, 16, 32, 64, 128, 256))
+
+_SOURCE = "vllm-project/flash-attention {}, hopper/flash_api.cpp, mha_fwd_get_scheduler_metadata and mha_fwd"
+
+VECTORS = Formula(
+    id="flash_attention.metadata.C",
+    quantity="attention.scheduler_metadata",
+    dims=("numbers",),
+    unit="numbers",
+    component="FlashAttention-3 with padded vectors",
+    role="is",
+    engine="vllm",
+    versions="[0.17, )",
+    inputs=(_VARLEN, _SPLIT, _SWIZZLE, _PADDED, _SEMAPHORE),
+    terms=(
+        (
+            Term("start", "dynamic_split", "vectors"),
+            Term("add", 1, "vectors"),
+            Term("multiply", "varlen", "vectors"),
+            Term("add", "head_swizzle", "vectors"),
+            Term("multiply", "padded_batch", "fields"),
+            Term("add", "semaphore", "semaphore"),
+        ),
+    ),
+    source=_SOURCE.format("617264c1"),
+    tests=(
+        Vector(
+            {"varlen": 1, "dynamic_split": 0, "head_swizzle": 1, "padded_batch": 4, "semaphore": 1},
+            (9,),
+            "vllm-project/flash-attention#161, what the planner made",
+        ),
+        Vector(
+            {"varlen": 0, "dynamic_split": 0, "head_swizzle": 1, "padded_batch": 4, "semaphore": 1},
+            (5,),
+            "vllm-project/flash-attention#161, what the kernel wanted",
+        ),
+        Vector(
+            {"varlen": 1, "dynamic_split": 1, "head_swizzle": 1, "padded_batch": 256, "semaphore": 1},
+            (769,),
+            "256 sequences, by reading 617264c1",
+        ),
+    ),
+    speakers=("planner", "kernel"),
+)
+
+SPLITS = Formula(
+    id="flash_attention.metadata.AB",
+    quantity="attention.scheduler_metadata",
+    dims=("numbers",),
+    unit="numbers",
+    component="FlashAttention-3 with a number for each sequence",
+    role="is",
+    engine="vllm",
+    versions="[0.8, 0.17)",
+    inputs=(_SPLIT, _BATCH, _SEMAPHORE),
+    terms=(
+        (
+            Term("start", "dynamic_split", "vectors"),
+            Term("multiply", "batch", "fields"),
+            Term("add", "semaphore", "semaphore"),
+        ),
+    ),
+    source=_SOURCE.format("6d21ae21 and 2d3b7508"),
+    tests=(
+        Vector({"dynamic_split": 1, "batch": 8, "semaphore": 1}, (9,), "vllm-project/vllm#17283, planned for all"),
+        Vector({"dynamic_split": 1, "batch": 1, "semaphore": 1}, (2,), "vllm-project/vllm#17283, the prefix alone"),
+    ),
+    speakers=("planner", "kernel"),
+)
+
+_SEQS = Input("max_num_seqs", "scheduler_config.max_num_seqs")
+_GRAPH = Input("max_cudagraph_capture_size", "compilation_config.max_cudagraph_capture_size")
+
+PERSISTENT = Formula(
+    id="vllm.flash_attention.metadata.buffer",
+    quantity="attention.metadata_buffer",
+    dims=("numbers",),
+    unit="numbers",
+    component="FlashAttention metadata builder",
+    role="provides",
+    engine="vllm",
+    versions="[0.17, 0.34)",
+    inputs=(_SEQS, _GRAPH),
+    terms=(
+        (
+            Term("start", "max_num_seqs", "base"),
+            Term("at_least", "max_cudagraph_capture_size", "graph padding"),
+            Term("round_up", 4, "padding"),
+            Term("multiply", 4, "fields"),
+            Term("add", 1, "semaphore"),
+        ),
+    ),
+    source="vLLM 0.32.0, v1/attention/backends/flash_attn.py, FlashAttentionMetadataBuilder",
+    tests=(Vector({"max_num_seqs": 256, "max_cudagraph_capture_size": 512}, (2049,), "vLLM 0.32.0, read"),),
+    when="FlashAttention-3 and full CUDA graphs",
+    speakers=("FlashAttentionMetadataBuilder", "FlashAttnMLAMetadataBuilder"),
+)
+
+PERSISTENT_BEFORE = Formula(
+    id="vllm.flash_attention.metadata.buffer.before",
+    quantity="attention.metadata_buffer",
+    dims=("numbers",),
+    unit="numbers",
+    component="FlashAttention metadata builder",
+    role="provides",
+    engine="vllm",
+    versions="[0.9, 0.17)",
+    inputs=(_SEQS,),
+    terms=((Term("start", "max_num_seqs", "base"), Term("add", 1, "semaphore")),),
+    source="vLLM 0.11.1, v1/attention/backends/flash_attn.py, FlashAttentionMetadataBuilder",
+    tests=(Vector({"max_num_seqs": 256}, (257,), "vLLM 0.11.1, read"),),
+    when="FlashAttention-3 and full CUDA graphs",
+    speakers=("FlashAttentionMetadataBuilder", "FlashAttnMLAMetadataBuilder"),
+)
+
+WORST_CASE = Formula(
+    id="flash_attention.metadata.worst_case",
+    quantity="attention.metadata_buffer",
+    dims=("numbers",),
+    unit="numbers",
+    component="FlashAttention-3 at the largest batch",
+    role="requires",
+    engine="vllm",
+    versions="[0.17, )",
+    inputs=(_SEQS, _GRAPH),
+    terms=(
+        (
+            Term("start", "max_num_seqs", "base"),
+            Term("at_least", "max_cudagraph_capture_size", "graph padding"),
+            Term("round_up", 4, "padding"),
+            Term("multiply", 3, "fields"),
+            Term("add", 1, "semaphore"),
+        ),
+    ),
+    source=_SOURCE.format("617264c1"),
+    tests=(Vector({"max_num_seqs": 256, "max_cudagraph_capture_size": 256}, (769,), "by reading 617264c1"),),
+    when="FlashAttention-3 and full CUDA graphs",
+    speakers=("kernel",),
+)
+
+FORMULAS = (VECTORS, SPLITS, PERSISTENT, PERSISTENT_BEFORE, WORST_CASE)
+
+
+def swizzles(
+    *,
+    causal: bool | None,
+    window: tuple[int, int] = (-1, -1),
+    seqlen_q: int,
+    seqlen_k: int,
+    head_dim: int,
+    paged: bool,
+) -> bool | None:
+    """Return whether heads are swizzled: causal or local attention, after both sides normalised their arguments.
+
+    None if ``causal`` is not known (a tensor must not be evaluated).
+    """
+    if causal is None:
+        return None
+    left, right = window
+    left = -1 if left >= seqlen_k - 1 else left
+    right = -1 if right >= seqlen_q - 1 else right
+    if seqlen_q == 1 and left == right == -1 and (head_dim <= 64 or head_dim > 128 or not paged):
+        causal = False
+    if causal:
+        right = 0
+    return (left < 0 and right == 0) or left >= 0 or right >= 0
+
+
+def planned(*, era: Era, batch: int, num_splits: int | None, swizzled: bool | None, arch: int = HOPPER) -> Facts:
+    """Return the facts that the planner's size follows from.
+
+    Args:
+        era: ``A`` from 6d21ae21 (2025-03), ``B`` from 2d3b7508 (2025-08), ``C`` from 5824e6e2 (2026-01).
+        batch: Sequences.
+        num_splits: As passed; 0 lets a heuristic choose, and None is the choice of one that is not known here.
+        swizzled: As ``swizzles`` returns.
+        arch: Compute capability, 90 for 9.0.
+    """
+    small = batch <= MAX_BATCH_OF_ONE_CTA
+    if era != "C":
+        split = small if era == "A" else small and num_splits != 1
+        return {"batch": batch, "dynamic_split": int(split), "semaphore": 1}
+    split_in_c = None if not num_splits else small and num_splits > 1
+    semaphore = arch >= HOPPER or bool(split_in_c)
+    return _facts(batch, varlen=True, semaphore=semaphore, dynamic_split=split_in_c, head_swizzle=swizzled)
+
+
+def wanted(
+    *, era: Era, batch: int, num_splits: int | None, swizzled: bool | None, varlen: bool, arch: int = HOPPER
+) -> Facts:
+    """Return the facts that the kernel's size follows from; ``varlen``: it is given lengths of each sequence."""
+    if era != "C":
+        split = batch <= MAX_BATCH_OF_ONE_CTA and (era == "A" or (num_splits != 1 and varlen))
+        return {"batch": batch, "dynamic_split": int(split), "semaphore": 1}
+    split_in_c = None if not num_splits else varlen and batch <= MAX_BATCH_OF_ONE_CTA and num_splits > 1
+    if arch >= HOPPER:
+        semaphore = varlen or (bool(swizzled) and num_splits == 1)
+    else:
+        semaphore = (bool(swizzled) and not varlen) or bool(split_in_c)
+    return _facts(batch, varlen=varlen, semaphore=semaphore, dynamic_split=split_in_c, head_swizzle=swizzled)
+
+
+def _facts(batch: int, **flags: bool | None) -> Facts:
+    """Return the facts as numbers; without those that are not known."""
+    known = {name: int(flag) for name, flag in flags.items() if flag is not None}
+    return {"padded_batch": -(-batch // 4) * 4, **known}

@@ -1,0 +1,35 @@
+"""Deaths: what is known of each process that ended otherwise than in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ullage.postmortem import Death, post_mortem
+
+if TYPE_CHECKING:
+    from ullage.postmortem import PostMortem
+    from ullage_sidecar.state import Life, State
+
+
+def deaths(state: State) -> dict[str, PostMortem]:
+    """Return the post-mortem of every death in ``state`` by its incarnation; an orderly stop is none."""
+    dead = [death for death in map(_death, state.lives) if death is not None]
+    found = {}
+    for death in dead:
+        own = death.snapshot
+        if death.outcome == "stopped":
+            continue
+        engine = [one for one in dead if one.snapshot.engine_id == own.engine_id]
+        older = [
+            life.snapshot
+            for life in state.lives  # oldest first
+            if life.process == death.process and life.snapshot.process.started_ns < own.process.started_ns
+        ]
+        found[own.incarnation] = post_mortem(death, engine, older[-1] if older else None)
+    return found
+
+
+def _death(life: Life) -> Death | None:
+    if life.ending is None:
+        return None
+    return Death(life.process, life.snapshot, life.ending.outcome, life.ending.cause, life.ending.at_ns)
