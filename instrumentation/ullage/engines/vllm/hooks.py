@@ -8,6 +8,7 @@ from ullage.engines.vllm import (
     encoder,
     lifecycle,
     lora,
+    planner,
     rehearsal,
     runner_v1,
     scheduler,
@@ -30,5 +31,6 @@ HOOKS = (
     *lora.HOOKS,
     *builds.HOOKS,
     *workspace.HOOKS,
+    *planner.HOOKS,
     *connectors.HOOKS,
 )
