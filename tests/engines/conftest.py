@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -239,4 +240,11 @@ def _classes():
 @pytest.fixture
 def run_classes(_classes, segments):
     """Run a program on vLLM's own classes: ``run_classes(code)``; see ``classes.py`` for the names that it has."""
-    return lambda code, errors=0: _classes.run(segments, code, errors)
+    runs = itertools.count()
+
+    def run(code, errors=0):
+        directory = segments / str(next(runs))
+        directory.mkdir()
+        return _classes.run(directory, code, errors)
+
+    return run

@@ -11,10 +11,6 @@ def events(seen, kind):
     return [event for event in seen.events if event.kind.name == kind]
 
 
-def findings(seen):
-    return [finding for contract in joined([(seen.name, seen.claims)]) for _, finding in contract.findings()]
-
-
 INDEXER = """
 import time
 
@@ -48,8 +44,9 @@ except RuntimeError as error:
     claims = {claim.source: (claim.shape, claim.inputs) for claim in seen.claims if not claim.tally}
     known = {"max_model_len": 200_000, "block_size": 64, "num_speculative_tokens": 2}
     copy = "DeepseekV32IndexerMetadataBuilder.expanded_block_table_buffer"
-    assert claims == {"runner block table, as given": ((3126,), known), copy: ((3125,), known)}
-    (finding,) = findings(seen)
+    assert claims == {"runner block table": ((3126,), known), copy: ((3125,), known)}
+    (contract,) = joined([(seen.name, seen.claims)])
+    (finding,) = map(contract.explained, contract.violations)
     assert any("aligned(ceil(max_model_len / block_size), 128 tokens) = 3126" in cause for cause in finding.causes[:3])
 
 
@@ -58,7 +55,7 @@ def test_an_indexer_whose_copy_fits_is_left_alone(run_classes):
 
     assert shape == [4, 3126]
     assert events(seen, "SHAPE_VIOLATION") == []
-    assert seen.claims == ()
+    assert [claim.checks for claim in seen.claims] == [1]
 
 
 def test_more_decode_tokens_than_the_indexer_has_rows_are_reported(run_classes):
@@ -194,6 +191,46 @@ walk(runner(drafter=proposer))
 
     found = [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")]
     assert found == [("draft.arange", 8, 9)]
+
+
+OFFSETS = """
+class TritonMLABackend:
+    pass
+
+cache = torch.empty((9000, 480, 576), device="meta")
+CONFIG.compilation_config.static_forward_context = {"layer": Some(kv_cache=cache)}
+one = Some(metadata_builders=[], layer_names=["layer"], kv_cache_group_id=0, backend=TritonMLABackend)
+made = runner(attn_groups=[[one]])
+made.kv_cache_config.num_blocks = 9000
+import vllm
+"""
+
+
+@pytest.mark.parametrize(("version", "found"), [("0.22.1", [("kv_cache.blocks", 7768, 9000)]), ("0.32.0", [])])
+def test_more_blocks_than_a_kernel_with_offsets_of_32_bits_can_address(run_classes, version, found):
+    _, seen = run_classes(OFFSETS + f"vllm.__version__ = {version!r}; walk(made)")
+
+    assert [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")] == found
+
+
+def test_ranks_with_other_limits_disagree_where_their_claims_are_joined(run_classes):
+    ours, theirs = (run_classes(f"walk(runner(max_model_len={limit}))")[1] for limit in (200_000, 199_936))
+
+    (contract,) = [one for one in joined([("tp0", ours.claims), ("tp1", theirs.claims)]) if one.disagreements]
+    assert contract.name == "limits"
+    assert contract.disagreements[0].numbers == (200_000, 199_936, 0)
+
+
+def test_data_parallel_ranks_have_limits_of_their_own(run_classes):
+    _, seen = run_classes("""
+CONFIG.parallel_config.data_parallel_size, CONFIG.parallel_config.data_parallel_index = 2, 1
+from ullage.engines.vllm._identity import identify
+identify(CONFIG, "worker")
+walk(runner())
+""")
+
+    names = {claim.contract for claim in seen.claims}
+    assert names == {"limits/dp1", "block_table.tokens/dp1", "step.tokens/dp1", "step.requests/dp1"}
 
 
 def test_a_part_of_the_walk_that_fails_takes_no_other_with_it(run_classes):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.contracts import Contract
 from ullage.diagnosis.claims import AT_LEAST, EQUAL
+from ullage.engines.vllm._identity import ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ SIZES: Mapping[str, Size] = {
     "limits": Size(("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks"), EQUAL, ""),
     "block_table.tokens": Size(("tokens",), AT_LEAST, "tokens"),
     "block_table.width": Size(("columns",), EQUAL, "columns"),
+    "kv_cache.blocks": Size(("blocks",), AT_LEAST, "blocks"),
     "rope.rows": Size(("rows",), AT_LEAST, "rows"),
     "step.tokens": Size(("rows",), AT_LEAST, "rows"),
     "step.requests": Size(("rows",), AT_LEAST, "rows"),
@@ -55,8 +57,13 @@ SIZES: Mapping[str, Size] = {
 _contracts: dict[str, Contract] = {}
 
 
-def agreed(name: str) -> Contract:
-    """Return the contract of a size; it is registered when the first component speaks of it."""
+def agreed(name: str, *, own: bool = False) -> Contract:
+    """Return the contract of a size; it is registered when the first component speaks of it.
+
+    Processes of one engine speak of the same sizes, but for data-parallel ones; ``own``: this worker alone does.
+    """
+    rank = ranks.own if own else ranks.data
+    name = f"{name}/{rank}" if rank else name
     if name not in _contracts:
         size = SIZES[name.partition("/")[0]]
         _contracts[name] = Contract(name, dims=size.dims, relation=size.relation, unit=size.unit)
@@ -66,14 +73,6 @@ def agreed(name: str) -> Contract:
 def source(*parts: str) -> str:
     """Return the name of a source that fits into its record."""
     return ".".join(parts).encode()[:SOURCE_BYTES].decode(errors="ignore")
-
-
-def among_ranks(name: str, config: Any) -> str:
-    """Return the name of a size that the ranks of one engine share: data-parallel ones have limits of their own."""
-    parallel = config.parallel_config
-    if parallel.data_parallel_size == 1:
-        return name
-    return f"{name}/dp{getattr(parallel, 'data_parallel_index', parallel.data_parallel_rank)}"
 
 
 def inputs(config: Any, *names: str, **more: Any) -> Inputs:

@@ -36,7 +36,7 @@ def watch(runner: Any) -> None:
     """Have each batch looked at before a builder of ``runner`` works on it."""
     _checks.clear()
     found = tables.tables(runner)
-    for builder, group in rows.each_builder(runner):
+    for builder, group in tables.each_builder(runner):
         table = next((table for table in found if table.group == group), None)
         _checks[id(builder)] = _check(builder, table, found, runner)
         for hook in BUILDS:
@@ -98,8 +98,7 @@ def _prepares(args: Args, kwargs: Kwargs) -> None:
     builder, table = args[0], argument("block_table", 2, args, kwargs)
     if id(builder) not in _checks:
         copy = builder.expanded_block_table_buffer
-        if copy.shape[1] != table.shape[1]:
-            tables.claim_given(builder, table)
+        tables.compare_given(builder, table)
         tokens = argument("num_decode_tokens", 7, args, kwargs)
         if tokens > copy.shape[0]:
             sources = (source(type(builder).__name__, "expanded_block_table_buffer"), "batch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ullage.engines.vllm._sizes import agreed, among_ranks, inputs
+from ullage.engines.vllm._sizes import agreed, inputs
 
 
 def claim_of_runner(runner: Any) -> None:
@@ -16,7 +16,7 @@ def claim_of_scheduler(scheduler: Any) -> None:
     """Claim the limits by which requests are admitted; whatever they may reach, the block tables must."""
     config = scheduler.vllm_config
     _claim("scheduler", config, scheduler.max_model_len, scheduler.kv_cache_manager.block_pool.num_gpu_blocks)
-    reach = agreed(among_ranks("block_table.tokens", config))
+    reach = agreed("block_table.tokens")
     needed = inputs(config, max_model_len=scheduler.max_model_len)
     reach.claim("scheduler", (scheduler.max_model_len,), role="requires", inputs=needed)
 
@@ -24,4 +24,4 @@ def claim_of_scheduler(scheduler: Any) -> None:
 def _claim(source: str, config: Any, max_model_len: int, blocks: int) -> None:
     scheduler = config.scheduler_config
     shape = (max_model_len, scheduler.max_num_seqs, scheduler.max_num_batched_tokens, blocks)
-    agreed(among_ranks("limits", config)).claim(source, shape)
+    agreed("limits").claim(source, shape)

@@ -28,13 +28,12 @@ NO_WINDOW = (-1, -1)
 def claim(runner: Any) -> None:
     """Claim the heads that each planner counts on, and those of the layers that it plans for."""
     layers = runner.vllm_config.compilation_config.static_forward_context
-    for group in (group for groups in runner.attn_groups for group in groups):
+    for number, group in enumerate(group for groups in runner.attn_groups for group in groups):
         for builder in group.metadata_builders:
             if getattr(builder, "aot_schedule", False):
-                for shape in sorted({_heads(layers[name].impl) for name in group.layer_names if name in layers}):
-                    contract = agreed("attention.heads")
-                    ours = builder.num_heads_q, builder.num_heads_kv, builder.headdim
-                    contract.claim(type(builder).__name__, ours)
+                contract = agreed(f"attention.heads/{number}" if number else "attention.heads", own=True)
+                contract.claim(type(builder).__name__, (builder.num_heads_q, builder.num_heads_kv, builder.headdim))
+                for shape in {_heads(layers[name].impl) for name in group.layer_names if name in layers}:
                     contract.claim(source("attention layers", *map(str, shape)), shape)
 
 

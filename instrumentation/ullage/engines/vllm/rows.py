@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.engines.vllm._sizes import agreed, inputs, source
+from ullage.engines.vllm.tables import each_builder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 TOKENS, REQUESTS, SEQUENCE = "step.tokens", "step.requests", "block_table.tokens"
 DECODE, ARANGE, SPLITS, STATES = "indexer.decode_rows", "indexer.arange", "flashmla.num_splits", "mamba.state_rows"
@@ -122,8 +123,9 @@ def claim(runner: Any) -> None:
     held = [("runner", runner, RUNNER), ("input batch", runner.input_batch, INPUT_BATCH)]
     for number, table in enumerate(runner.input_batch.block_table.block_tables):
         held.append((f"block table {number}" if number else "block table", table, BLOCK_TABLE))
-    for builder, _ in each_builder(runner):
-        held.append((type(builder).__name__, builder, BUILDER))
+    several = len(runner.attn_groups) > 1
+    for builder, group in each_builder(runner):
+        held.append((type(builder).__name__ + (f" {group}" if several else ""), builder, BUILDER))
         _claim_pages(builder, config)
         _claim_gathered(builder, config)
     proposer = getattr(runner, "drafter", None)
@@ -133,16 +135,6 @@ def claim(runner: Any) -> None:
     for owner, holder, table in held:
         _claim_rows(owner, holder, table, config, graph)
     _claim_topk(runner)
-
-
-def each_builder(runner: Any) -> Iterator[tuple[Any, int]]:
-    """Yield the metadata builders of a runner, those of its proposer included, with their KV-cache group."""
-    proposer = getattr(runner, "drafter", None)
-    groups = [(one, group) for group, attention in enumerate(runner.attn_groups) for one in attention]
-    groups += [(one, one.kv_cache_group_id) for one in getattr(proposer, "draft_attn_groups", ())]
-    for one, group in groups:
-        for builder in one.metadata_builders:
-            yield builder, group
 
 
 def room(builder: Any) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.engines.vllm._sizes import agreed, among_ranks, inputs, source
+from ullage.engines.vllm._sizes import agreed, inputs, source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     shards: int
     positional: bool
     spec: Any
-    attention: tuple[Any, ...]
+    builders: tuple[Any, ...]
 
     @property
     def tokens(self) -> int:
@@ -56,7 +56,7 @@ def tables(runner: Any) -> list[Table]:
             shards=table.dcp_world_size * table.pcp_world_size,
             positional=any(base.__name__ == _POSITIONAL for base in type(_layer(group.kv_cache_spec)).__mro__),
             spec=_layer(group.kv_cache_spec),
-            attention=tuple(runner.attn_groups[number]) if number < len(runner.attn_groups) else (),
+            builders=tuple(builder for builder, of in each_builder(runner) if of == number),
         )
         for number, (table, group) in enumerate(zip(made, groups, strict=False))
     ]
@@ -66,7 +66,7 @@ def claim(runner: Any) -> None:
     """Claim what each table reaches and what it must reach; and the width of each copy of one."""
     config = runner.vllm_config
     found = tables(runner)
-    reach = agreed(among_ranks("block_table.tokens", config))
+    reach = agreed("block_table.tokens")
     for table in found:
         if table.positional:
             given = inputs(config, "max_model_len", columns=table.columns, block_size=table.block_size)
@@ -80,7 +80,7 @@ def claim(runner: Any) -> None:
 
 def _claim_copies(config: Any, table: Table, found: list[Table]) -> None:
     """Compare widths in the columns of whoever keeps the copy: its kernel may want smaller blocks."""
-    for builder in (builder for attention in table.attention for builder in attention.metadata_builders):
+    for builder in table.builders:
         contract = width_contract(builder, table, found)
         if contract is None:
             continue
@@ -93,6 +93,16 @@ def _claim_copies(config: Any, table: Table, found: list[Table]) -> None:
             contract.claim(source(type(builder).__name__, name), (int(copy.shape[1]),), inputs=given)
 
 
+def each_builder(runner: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the metadata builders of a runner, those of its proposer included, with their KV-cache group."""
+    proposer = getattr(runner, "drafter", None)
+    groups = [(one, number) for number, groups in enumerate(runner.attn_groups) for one in groups]
+    groups += [(one, one.kv_cache_group_id) for one in getattr(proposer, "draft_attn_groups", ())]
+    for one, number in groups:
+        for builder in one.metadata_builders:
+            yield builder, number
+
+
 def width_contract(builder: Any, table: Table, found: list[Table]) -> Contract | None:
     """Return the contract on the width of a table in the columns of ``builder``; None if that keeps no copy of it."""
     if not any(_copies(builder)):
@@ -103,20 +113,12 @@ def width_contract(builder: Any, table: Table, found: list[Table]) -> Contract |
     return agreed("/".join([WIDTH, *apart]))
 
 
-def claim_given(builder: Any, given: Any) -> None:
-    """Claim the width of a table that ``builder`` was given and of its copy, and count that they differ."""
-    config, block_size = builder.vllm_config, builder.kv_cache_spec.block_size
-    known = inputs(config, "max_model_len", block_size=block_size)
-    contract, owner = agreed(WIDTH), type(builder).__name__
-    contract.claim("runner block table, as given", (int(given.shape[1]),), inputs=known)
+def compare_given(builder: Any, given: Any) -> None:
+    """Hold a table that ``builder`` was given against its copy."""
+    known = inputs(builder.vllm_config, "max_model_len", block_size=builder.kv_cache_spec.block_size)
     for name, copy in _copies(builder):
-        contract.claim(source(owner, name), (int(copy.shape[1]),), inputs=known)
-        contract.compare(
-            int(copy.shape[1]),
-            int(given.shape[1]),
-            inputs=lambda: known,
-            sources=(owner, "runner block table, as given"),
-        )
+        sources = (source(type(builder).__name__, name), "runner block table")
+        agreed(WIDTH).compare(int(copy.shape[1]), int(given.shape[1]), inputs=lambda: known, sources=sources)
 
 
 def _copies(builder: Any) -> Iterator[tuple[str, Any]]:

@@ -97,7 +97,7 @@ def _unlocked(_result: None, _args: Args, _kwargs: Kwargs) -> None:
 def _warmed_up(slot: int, size: int, *, locked: bool) -> None:
     _warm[slot] = size
     if size:
-        contract = agreed(_named(SIZE, slot, "/"))
+        contract = agreed(_named(SIZE, slot, "/"), own=True)
         contract.claim(_named("workspace", slot), (size,), role="provides", inputs={"locked": locked})
 
 
@@ -107,7 +107,7 @@ def _refused(error: BaseException, args: Args, kwargs: Kwargs) -> None:
         return
     required, slot = argument("required_bytes", 1, args, kwargs), _slot(args[0])
     site = _claim_need(slot, required)
-    contract, sources = agreed(_named(SIZE, slot, "/")), (_named("workspace", slot), site)
+    contract, sources = agreed(_named(SIZE, slot, "/"), own=True), (_named("workspace", slot), site)
     contract.compare(_warm.get(slot, 0), required, inputs=lambda: {"locked": True}, sources=sources)
     if slot in _buffers:
         _buffers[slot].exhausted(required)
@@ -115,7 +115,7 @@ def _refused(error: BaseException, args: Args, kwargs: Kwargs) -> None:
 
 def _claim_need(slot: int, required: int) -> str:
     """Claim what somebody asks for who has less since the warm-up; return who."""
-    site, contract = _call_site(), agreed(_named(SIZE, slot, "/"))
+    site, contract = _call_site(), agreed(_named(SIZE, slot, "/"), own=True)
     if all(claim.source != site or (claim.shape[0] or 0) < required for claim in contract.claims):
         contract.claim(site, (required,), role="requires")
     return site
