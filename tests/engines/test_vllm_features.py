@@ -64,8 +64,7 @@ def test_a_rehearsal_raises_no_high_water_mark(engine):
     engine.ask("rehearse")
 
     after, calls = buffers(engine), {probe.name: probe.calls for probe in snapshot(engine).probes}
-    assert calls["GPUModelRunner.profile_run"] == 1
-    assert calls["GPUModelRunner._dummy_run"] >= 1
+    assert calls["GPUModelRunner._dummy_run"] >= 2  # and the profile run that it is a part of
     assert before["padded_tokens"].high_water < before["padded_tokens"].capacity
     assert after == before
 

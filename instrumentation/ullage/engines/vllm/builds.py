@@ -105,12 +105,12 @@ def _prepares(args: Args, kwargs: Kwargs) -> None:
             agreed("step.tokens").compare(int(copy.shape[0]), int(tokens), sources=sources)
 
 
-_PROBE = SharedProbe("AttentionMetadataBuilder.build")
+PROBE = SharedProbe("AttentionMetadataBuilder.build")
 _ANY = "vllm.v1.attention.backend"
 _PARAMETERS = ("common_attn_metadata",)
 
 BUILDS = tuple(
-    Hook(_ANY, f"AttentionMetadataBuilder.{name}", _PARAMETERS, before=before, outermost=True, shared=_PROBE)
+    Hook(_ANY, f"AttentionMetadataBuilder.{name}", _PARAMETERS, before=before, outermost=True, shared=PROBE)
     for name, before in (
         ("build", _builds),
         ("build_for_cudagraph_capture", _builds_variant),
@@ -125,6 +125,6 @@ HOOKS = (
         ("block_table", "num_decode_tokens"),
         before=_prepares,
         reads=("DeepseekV32IndexerMetadataBuilder.expanded_block_table_buffer",),
-        shared=_PROBE,
+        shared=PROBE,
     ),
 )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines._patch import Hook, argument
-from ullage.engines._probe import SharedProbe
 from ullage.engines.vllm._sizes import agreed, inputs, source
+from ullage.engines.vllm.builds import PROBE
 from ullage.formulas import evaluate, flash_attention
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ def _windows(builder: Any) -> Iterator[tuple[int, int]]:
     yield from dict.fromkeys(tuple(window) if window else NO_WINDOW for window in found)
 
 
-_PROBE = SharedProbe("FlashAttentionMetadataBuilder")
 _FLASH = "vllm.v1.attention.backends.flash_attn"
 _PLANNED = ("batch_size", "max_query_len", "max_seq_len", "causal", "max_num_splits")
 
@@ -117,7 +116,7 @@ HOOKS = (
             "FlashAttentionMetadataBuilder.layer_names",
         ),
         since=(0, 32),
-        shared=_PROBE,
+        shared=PROBE,
     ),
     Hook(
         _FLASH,
@@ -130,7 +129,7 @@ HOOKS = (
             "FlashAttentionMetadataBuilder.scheduler_metadata",
         ),
         since=(0, 32),
-        shared=_PROBE,
+        shared=PROBE,
     ),
     Hook(
         "vllm.v1.attention.backends.mla.flashattn_mla",
@@ -141,6 +140,6 @@ HOOKS = (
             "FlashAttnMLAMetadataBuilder.max_cudagraph_size",
             "FlashAttnMLAMetadataBuilder.scheduler_metadata",
         ),
-        shared=_PROBE,
+        shared=PROBE,
     ),
 )

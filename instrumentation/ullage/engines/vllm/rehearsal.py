@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.breadcrumb import breadcrumb
 from ullage.engines._patch import Hook
+from ullage.engines._probe import SharedProbe
 from ullage.segment.phase import Phase
 from ullage.session import session
 
@@ -27,6 +28,9 @@ def observe(buffer: Buffer, used: int) -> None:
         buffer.violated(used - 1, detail=breadcrumb.phase.name.lower().replace("_", " "))
 
 
+_PROBE = SharedProbe("GPUModelRunner._dummy_run")
+
+
 def _rehearsal(name: str, phase: Phase) -> Hook:
     def begins(_args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearse(phase)
@@ -40,7 +44,7 @@ def _rehearsal(name: str, phase: Phase) -> Hook:
             session.note_exception(f"GPUModelRunner.{name}", error)
 
     module = "vllm.v1.worker.gpu_model_runner"
-    return Hook(module, f"GPUModelRunner.{name}", before=begins, after=over, failed=failed)
+    return Hook(module, f"GPUModelRunner.{name}", before=begins, after=over, failed=failed, shared=_PROBE)
 
 
 HOOKS = (
