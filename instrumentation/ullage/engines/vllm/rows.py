@@ -165,8 +165,11 @@ def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any, gra
         contract, need, more = agreed(size), NEEDS.get(size), GRAPHS.get(size)
         limit = need.limit if need is not None else "max_model_len" if size is SEQUENCE else "max_num_seqs"
         given = inputs(config, limit)
+        allocated_for = getattr(holder, limit, given[limit])  # when it was: the limit may have changed since
         others = f" and {len(attributes) - 1} more" if len(attributes) > 1 else ""
-        contract.claim(source(owner, attributes[0] + others), (count,), role="provides", inputs=given)
+        contract.claim(
+            source(owner, attributes[0] + others), (count,), role="provides", inputs={**given, limit: allocated_for}
+        )
         if need is not None:
             contract.claim(need.who, (given[limit] + need.more,), role="requires", inputs=given)
         if more is not None and more.limit in graph:

@@ -11,13 +11,10 @@ from ullage.engines.vllm import structured
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe
 from ullage.engines.vllm.walk import READS, walk
-from ullage.inventory import Held, inventory
 from ullage.segment.phase import Phase
 from ullage.session import session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
@@ -72,24 +69,7 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
         )
         for name, table in zip(names, tables, strict=True)
     }
-    inventory("runner", _held(runner))
-    inventory("block_table", (held for table in tables for held in _held(table)))
     walk(runner)
-
-
-def _held(owner: Any) -> Iterator[Held]:
-    """Yield the pairs of a host and a device tensor that ``owner`` holds. Reads shapes, never contents."""
-    for attribute, value in vars(owner).items():
-        if type(value).__name__ == "CpuGpuBuffer":
-            host, device = value.cpu, value.gpu
-            alias = device is host or device.data_ptr() == host.data_ptr()
-            yield Held(
-                attribute,
-                tuple(host.shape),
-                str(host.dtype).removeprefix("torch."),
-                host.nbytes + (0 if alias else device.nbytes),
-                "host" if device.device.type == "cpu" else "device",
-            )
 
 
 def _executes(args: Args, kwargs: Kwargs) -> None:

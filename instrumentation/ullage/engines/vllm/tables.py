@@ -67,9 +67,11 @@ def claim(runner: Any) -> None:
     config = runner.vllm_config
     found = tables(runner)
     reach = agreed("block_table.tokens")
+    # What it was when the tables were allocated: vLLM may fit the limit to the memory afterwards.
+    longest = getattr(runner.input_batch, "max_model_len", config.model_config.max_model_len)
     for table in found:
         if table.positional:
-            given = inputs(config, "max_model_len", columns=table.columns, block_size=table.block_size)
+            given = inputs(config, max_model_len=longest, columns=table.columns, block_size=table.block_size)
             if table.spec.block_size != table.block_size:
                 given["manager_block_size"] = table.spec.block_size
             reach.claim(_named("runner block table", table, found), (table.tokens,), role="provides", inputs=given)

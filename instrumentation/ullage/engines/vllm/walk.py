@@ -9,9 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from ullage import safety
-from ullage.engines.vllm import builds, limits, offsets, planner, ropes, rows, tables
+from ullage.engines.vllm import builds, held, limits, offsets, planner, ropes, rows, tables
 
-PARTS = (limits.claim_of_runner, tables.claim, rows.claim, ropes.claim, offsets.claim, planner.claim, builds.watch)
+PARTS = (
+    held.record,
+    limits.claim_of_runner,
+    tables.claim,
+    rows.claim,
+    ropes.claim,
+    offsets.claim,
+    planner.claim,
+    builds.watch,
+)
 
 READS = (
     "GPUModelRunner.vllm_config",
