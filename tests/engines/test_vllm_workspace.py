@@ -88,7 +88,7 @@ warm_up(4096)
 step(fused_moe, 1024)
 step(fused_moe, 8192)
 step(gather_indices, 6144)
-step(gather_indices, 6144)
+step(gather_indices, 5120)
 """)
 
     assert (workspace(seen).capacity, workspace(seen).grows) == (8192, 1)
