@@ -5,12 +5,12 @@ BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long cases lint types reliability bench docs clean
+.PHONY: help setup demo test test-long cases lint types dashboards dashboards-preview reliability bench docs clean
 
 help: ## Show what there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
-setup: .venv/.ready .venv/.engine .tools/.monitoring ## Install ullage, the engine and the test tools
+setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -31,6 +31,13 @@ lint: .venv/.ready ## Check style and import boundaries
 
 types: .venv/.ready ## Check types
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.11 --package boards
+
+dashboards: .venv/.ready ## Write the Grafana dashboards
+	$(BIN)/python dashboards/build.py
+
+dashboards-preview: setup .tools/.preview ## Draw the dashboards from live data into docs/img; needs npm and Chromium
+	$(BIN)/python dashboards/preview/draw.py .tools/preview/dist
 
 reliability: setup ## Write docs/reliability.md from a run of the tests
 	ULLAGE_WRITE_RELIABILITY=1 $(BIN)/python -m pytest
@@ -42,6 +49,7 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/rest.py
 	$(BIN)/python tests/bench/step.py
 	$(BIN)/python tests/bench/indexer.py
+	$(BIN)/python tests/bench/fleet.py
 
 docs: .venv/.ready ## Write docs/metrics.md from the code
 	$(BIN)/python tests/support/metrics_page.py
@@ -73,4 +81,23 @@ clean: ## Remove what setup installed
 	2>.tools/prometheus.log || { echo "ullage: no Prometheus here, its tests are skipped:"; tail -n 3 .tools/prometheus.log; }
 	@tests/tools/fetch-deb.sh sid .tools/prometheus-next prometheus promtool 2>.tools/prometheus-next.log || \
 	{ echo "ullage: NO PROMETHEUS 3 here, the tests go on with 2.53 alone:"; tail -n 3 .tools/prometheus-next.log; }
+	@touch $@
+
+.tools/.grafana-schema: tests/dashboards/package.json
+	@mkdir -p .tools/grafana-schema
+	@echo "ullage: installing Grafana's types for the tests"
+	@cp $< .tools/grafana-schema/
+	@npm install --prefix .tools/grafana-schema --ignore-scripts --no-package-lock --no-audit --no-fund \
+	>.tools/grafana-schema.log 2>&1 || \
+	{ echo "ullage: no npm here, the dashboards are not held against Grafana's types:"; tail -n 3 .tools/grafana-schema.log; }
+	@touch $@
+
+PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json vite.config.js src)
+.tools/.preview: .venv/.ready $(PREVIEW) $(wildcard dashboards/preview/src/*)
+	@mkdir -p .tools/preview
+	@echo "ullage: building the preview, with about 500 MB of Grafana's components"
+	@$(UV) --group preview
+	@cp -r $(PREVIEW) .tools/preview/
+	@npm install --prefix .tools/preview --ignore-scripts --no-package-lock --no-audit --no-fund --silent
+	@cd .tools/preview && npx --no-install vite build --logLevel error
 	@touch $@

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ullage.diagnosis.joined import Contract, joined
+from ullage.segment.layout import ProbeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -220,7 +221,10 @@ def _judge(snapshot: Snapshot, lock_lost: set[str], history: History, settings: 
     if ending is not None:
         return Life(process, snapshot, ending.outcome, ending)
     words = snapshot.process
-    since_ns = history.activity[snapshot.incarnation].stepped_ns
+    activity = history.activity[snapshot.incarnation]
+    # With a probe off, steps may not be counted: then whatever else moves is a sign of life.
+    off = any(probe.status is ProbeStatus.DISABLED for probe in snapshot.probes)
+    since_ns = activity.moved_ns if off else activity.stepped_ns
     late = words.steps > 0 and now_ns - since_ns > settings.stall_after * NS
     stalled = late and words.running > 0 and not words.disabled_ns
     return Life(

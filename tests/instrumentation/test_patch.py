@@ -12,6 +12,7 @@ import pytest
 from ullage.engines import _probe
 from ullage.engines._patch import Hook
 from ullage.imports import ImportWatch
+from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
 
@@ -142,6 +143,45 @@ def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(
         scheduler.schedule(1)
 
     assert hook.probe.live
+
+
+TICKING = """
+from types import ModuleType
+import ullage
+from ullage.engines._patch import Hook
+from ullage.session import session
+engine = ModuleType("fake_engine")
+class Scheduler:
+    steps = 0
+    def schedule(self):
+        self.steps += 1
+engine.Scheduler = Scheduler
+def tick(_result, args, _kwargs):
+    if args[0].steps > 3:
+        raise RuntimeError("ours")
+    session.tick(running=3)
+Hook("fake_engine", "Scheduler.schedule", after=tick).install(engine)
+ullage.buffer("rows", capacity=1, unit="rows")
+scheduler = Scheduler()
+for steps in (3, 10):
+    for _ in range(steps): scheduler.schedule()
+    print("done", flush=True)
+    input()
+"""
+
+
+def test_when_the_probe_of_steps_goes_off_requests_are_no_longer_said_to_run(program, segments):
+    host = program(TICKING, ULLAGE_STRICT="0")
+
+    def running():
+        assert host.line() == "done"
+        (path,) = segments.glob("*.ullage")
+        return reader.read(path).process.running
+
+    assert running() == 3
+    host.say("")
+    assert running() == -1
+    host.say("")
 
 
 def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from snapshots import START, World, buffer, exits, shown, snapshot
 
+from ullage.segment.layout import ProbeStatus
+from ullage.segment.snapshot import Probe
 from ullage_sidecar.discovery import Unreadable
 from ullage_sidecar.state import Tally
 
@@ -96,6 +98,20 @@ def test_stalled_is_no_step_although_requests_run(words, condition):
     state = World(stall_after=30).look(snapshot(**words), after=31)
 
     assert shown(state) == {"vllm0/core": condition}
+
+
+@pytest.mark.fault("a probe of steps that is off while the engine goes on", sees="running")
+def test_an_engine_whose_steps_are_no_longer_counted_is_stalled_only_if_nothing_else_moves():
+    off = Probe("Scheduler.schedule", "10 errors", ProbeStatus.DISABLED, calls=9, errors=10, cost_ns=0)
+    world = World(stall_after=30)
+
+    def look(observations, after):
+        rows = buffer(occupancy=(observations, 0, 0, 0, 0, 0))
+        return shown(world.look(snapshot(probes=[off], buffers=[rows], running=3, steps=9), after=after))
+
+    assert look(1, 0) == {"vllm0/core": "running"}
+    assert look(2, 31) == {"vllm0/core": "running"}
+    assert look(2, 31) == {"vllm0/core": "stalled"}
 
 
 @pytest.mark.fault("a lock that is lost", sees="running, with lock_lost")

@@ -42,7 +42,9 @@ def buffer(name="rows", *, kind=Kind.HARD, capacity=100, used=0, high_water=None
     return Buffer(name=name, kind=kind, capacity=capacity, used=used, high_water=high_water, **(defaults | fields))
 
 
-def snapshot(incarnation="a", name="vllm0/core", *, alive=True, buffers=(), engine="e1", half_written=0, **words):
+def snapshot(
+    incarnation="a", name="vllm0/core", *, alive=True, buffers=(), probes=(), engine="e1", half_written=0, **words
+):
     process = Process(**(dict.fromkeys(Process._fields, 0) | {"started_ns": START, "running": -1} | words))
     return Snapshot(
         incarnation=incarnation,
@@ -50,7 +52,7 @@ def snapshot(incarnation="a", name="vllm0/core", *, alive=True, buffers=(), engi
         alive=alive,
         identity={"process": name, "engine_id": engine},
         process=process,
-        probes=(),
+        probes=tuple(probes),
         buffers=tuple(buffers),
         claims=(),
         events=(),

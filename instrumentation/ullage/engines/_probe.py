@@ -134,6 +134,7 @@ class Probe:
     def _disable(self, why: str) -> None:
         if self.live:
             self.set(ProbeStatus.DISABLED, why)
+            session.set_running(-1)  # nobody may count steps any more; who still does says so at the next one
             session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
             safety.log_once(f"probe {self.name} switched itself off: {why}")
 

@@ -1,0 +1,1 @@
+"""The dashboards, one module each, and what they are made of."""
