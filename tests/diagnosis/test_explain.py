@@ -152,6 +152,16 @@ def test_8192_against_16384_is_the_divisor_that_was_recorded():
     assert rules(recorded)[0] == "context-parallel divisor"
 
 
+@pytest.mark.parametrize("rows", [(9, 8), (None, 8)])
+def test_the_dimension_that_does_not_fit_is_explained(rows):
+    (have, need), inputs = rows, {"vocab": 151_936, "words_of": 32}
+
+    finding = judge((have, 4748), (need, 4749), inputs, inputs, relations=(">=", "=="))
+
+    assert rules(finding)[0] == "off by one"
+    assert "ceil(vocab / words_of) = 4748" in finding.text
+
+
 def test_reports_are_named_and_not_scored():
     inputs = {"max_model_len": 350_000, "block_size": 64}
 

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ullage.diagnosis.circumstances import circumstances
-from ullage.diagnosis.claims import EQUAL
+from ullage.diagnosis.claims import EQUAL, differing
 from ullage.diagnosis.finding import UNKNOWN, Cause, Finding, discriminator
 from ullage.diagnosis.numeric import Pair, numeric
 from ullage.diagnosis.priors import log_prior
@@ -39,7 +39,11 @@ def explain(
     """
     found = structural(provider, requirement, without)
     if found is None:
-        dim = next(i for i, (a, b) in enumerate(zip(provider.shape, requirement.shape, strict=True)) if a != b)
+        dims = differing(provider.shape, requirement.shape, relations) or differing(
+            provider.shape, requirement.shape, ()
+        )
+        assert dims
+        dim = dims[0]
         relation = relations[dim] if dim < len(relations) else EQUAL
         pair = Pair(contract, provider, requirement, dim, relation, without)
         causes = [*numeric(pair), *circumstances(pair)]
