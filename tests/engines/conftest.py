@@ -25,6 +25,8 @@ import tiny_llama
 
 from ullage.segment import reader
 
+ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
@@ -44,6 +46,39 @@ def vllm():
 def model(tmp_path_factory):
     """The tiny model."""
     return tiny_llama.make(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def spelling(model):
+    """The tiny model with a tokenizer: a word for each of its tokens."""
+    words = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(ALPHABET)}, "unk_token": "<unk>"}
+    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
+    names = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    (model / "tokenizer_config.json").write_text(json.dumps(names))
+    yield model
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+
+
+@pytest.fixture(scope="session")
+def features():
+    """Arguments of an engine that decodes speculatively with ngrams, and can spell."""
+    return {
+        "skip_tokenizer_init": False,
+        "enable_prefix_caching": True,
+        "max_model_len": -1,
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_min": 2,
+            "prompt_lookup_max": 4,
+        },
+    }
 
 
 class Engine:

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+import interpreter
 import tiny_llama
 
 os.environ.update(tiny_llama.ENVIRONMENT)
@@ -132,6 +134,8 @@ def main():
     # vLLM and its libraries write to stdout: the protocol gets a descriptor of its own.
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        interpreter.install()
     from vllm import LLM
 
     model, blocks, in_process = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "in-process"

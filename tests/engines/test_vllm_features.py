@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from ullage.diagnosis.joined import joined
@@ -11,41 +9,12 @@ from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
 TIMES = 66
-ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
-ARGUMENTS = {
-    "skip_tokenizer_init": False,
-    "enable_prefix_caching": True,
-    "max_model_len": -1,
-    "speculative_config": {
-        "method": "ngram",
-        "num_speculative_tokens": 3,
-        "prompt_lookup_min": 2,
-        "prompt_lookup_max": 4,
-    },
-}
 
 
 @pytest.fixture(scope="module")
-def spelling(model):
-    """The tiny model with a tokenizer: a word for each of its tokens."""
-    words = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(ALPHABET)}, "unk_token": "<unk>"}
-    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
-    names = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    (model / "tokenizer_config.json").write_text(json.dumps(names))
-    yield model
-    (model / "tokenizer.json").unlink()
-    (model / "tokenizer_config.json").unlink()
-
-
-@pytest.fixture(scope="module")
-def engine(spelling, start_offline):
+def engine(spelling, features, start_offline):
     """A watched engine."""
-    return start_offline(256, in_process=True, arguments=ARGUMENTS)
+    return start_offline(256, in_process=True, arguments=features)
 
 
 def snapshot(engine):
@@ -105,8 +74,8 @@ def test_between_steps_there_is_no_breadcrumb_and_nothing_was_violated(engine):
     assert sum(buffer.out_of_bounds for buffer in seen.buffers) == 0
 
 
-def test_a_thousand_steps_of_all_of_it_find_nothing_and_change_no_token(engine, spelling, start_offline):
-    plain = start_offline(256, in_process=True, hook=False, arguments=ARGUMENTS)
+def test_a_thousand_steps_of_all_of_it_find_nothing_and_change_no_token(engine, spelling, features, start_offline):
+    plain = start_offline(256, in_process=True, hook=False, arguments=features)
     _, expected = plain.ask("mix", times=2)
     plain.end()
 

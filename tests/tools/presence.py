@@ -103,9 +103,17 @@ def functions(release: Release) -> dict[str, str]:
     """Return for each hook point whether the release has it: yes, no, or a dash if it is not asked for."""
     found = {}
     for hook in (*HOOKS, *builds.BUILDS):
-        there = release.has(f"{hook.module}:{hook.target}")
-        found[hook.target] = ("yes" if there else "no") if hook.exists_in(release.number) else "-"
+        name = f"{hook.module}:{hook.target}"
+        there = release.has(name)
+        found[_named(name)] = ("yes" if there else "no") if hook.exists_in(release.number) else "-"
     return found
+
+
+def _named(name: str) -> str:
+    """Return what ``module:Class.attribute`` is called in a table; two runners have classes of the same names."""
+    module, _, target = name.partition(":")
+    apart = {"vllm.v1.worker.gpu.": "v2.", "vllm.v1.worker.cpu.": "v2.cpu."}
+    return next((mark + target for package, mark in apart.items() if module.startswith(package)), target)
 
 
 def attributes(release: Release) -> dict[str, str]:
@@ -115,7 +123,7 @@ def attributes(release: Release) -> dict[str, str]:
         for read in hook.reads:
             name = read if ":" in read else f"{hook.module}:{read}"
             there = "yes" if release.has(name) else "no"
-            found[name.partition(":")[2]] = there if hook.exists_in(release.number) else "-"
+            found[_named(name)] = there if hook.exists_in(release.number) else "-"
     return found
 
 

@@ -11,13 +11,19 @@ from ullage.engines.vllm import (
     planner,
     rehearsal,
     runner_v1,
+    runner_v2,
     scheduler,
     speculative,
     structured,
+    uva,
     workspace,
 )
 
-ALWAYS = {"core": scheduler.HOOKS, "worker": (*runner_v1.HOOKS, *rehearsal.HOOKS)}
+ALWAYS = {
+    "core": scheduler.HOOKS,
+    runner_v1.ROLE: (*runner_v1.HOOKS, *rehearsal.HOOKS),
+    runner_v2.ROLE: runner_v2.HOOKS,
+}
 """Those that a process of this role has for certain; the others are of features that it may never load."""
 
 HOOKS = (
@@ -27,6 +33,8 @@ HOOKS = (
     *structured.HOOKS,
     *runner_v1.HOOKS,
     *rehearsal.HOOKS,
+    *runner_v2.HOOKS,
+    *uva.HOOKS,
     *speculative.HOOKS,
     *lora.HOOKS,
     *builds.HOOKS,

@@ -1,4 +1,4 @@
-"""Dummy, profile and capture runs of the V1 runner: no request's work, so they raise no high-water mark.
+"""Dummy, profile and capture runs of a runner: no request's work, so they raise no high-water mark.
 
 What overflows in one is damage all the same: it is counted, and marked as such.
 """
@@ -15,6 +15,7 @@ from ullage.session import session
 
 if TYPE_CHECKING:
     from ullage.buffers import Buffer
+    from ullage.engines._probe import Probe
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
@@ -28,10 +29,9 @@ def observe(buffer: Buffer, used: int) -> None:
         buffer.violated(used - 1, detail=breadcrumb.phase.name.lower().replace("_", " "))
 
 
-_PROBE = SharedProbe("GPUModelRunner._dummy_run")
+def rehearsal(module: str, target: str, phase: Phase, probe: Probe) -> Hook:
+    """Return a hook at a function that runs the engine without a request's work."""
 
-
-def _rehearsal(name: str, phase: Phase) -> Hook:
     def begins(_args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearse(phase)
 
@@ -41,14 +41,17 @@ def _rehearsal(name: str, phase: Phase) -> Hook:
     def failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearsed()
         if not breadcrumb.rehearsing:  # one run contains another: note it once
-            session.note_exception(f"GPUModelRunner.{name}", error)
+            session.note_exception(target, error)
 
-    module = "vllm.v1.worker.gpu_model_runner"
-    return Hook(module, f"GPUModelRunner.{name}", before=begins, after=over, failed=failed, shared=_PROBE)
+    return Hook(module, target, before=begins, after=over, failed=failed, shared=probe)
+
+
+_V1 = "vllm.v1.worker.gpu_model_runner"
+_PROBE = SharedProbe("GPUModelRunner._dummy_run")
 
 
 HOOKS = (
-    _rehearsal("_dummy_run", Phase.DUMMY_RUN),
-    _rehearsal("profile_run", Phase.PROFILE_RUN),
-    _rehearsal("capture_model", Phase.CAPTURE),
+    rehearsal(_V1, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _PROBE),
+    rehearsal(_V1, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _PROBE),
+    rehearsal(_V1, "GPUModelRunner.capture_model", Phase.CAPTURE, _PROBE),
 )

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     Kwargs = dict[str, Any]
 
 
+ROLE = "runner v1"
+"""What a process with this runner is, beside a worker: it may have imported the other one too."""
+
+
 class _Watched:
     """The buffers of this process's runner."""
 
@@ -36,6 +40,7 @@ _watched.rows = {}
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner = args[0]
     identify(runner.vllm_config, "worker")
+    session.roles.add(ROLE)
     _watched.slots = buffer(
         "request_slots", capacity=runner.max_num_reqs, unit="requests", kind="managed", limit="max_num_seqs"
     )
@@ -95,7 +100,7 @@ def _samples(args: Args, kwargs: Kwargs) -> None:
     breadcrumb.enter(Phase.SAMPLE)
     grammar = argument("grammar_output", 1, args, kwargs)
     if grammar is not None:
-        structured.given_to(args[0], grammar.grammar_bitmask)
+        structured.given_to(args[0].input_batch.vocab_size, grammar.grammar_bitmask)
 
 
 def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:

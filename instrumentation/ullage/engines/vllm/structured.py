@@ -56,12 +56,11 @@ def _claim_allocated(manager: Any) -> None:
     agreed("bitmask.columns").claim("StructuredOutputManager", (int(mask.shape[1]),), role="provides", inputs=given)
 
 
-def given_to(runner: Any, mask: Any) -> None:
+def given_to(vocabulary: int, mask: Any) -> None:
     """A worker is given a mask: it must have a bit for each token of its own vocabulary."""
     columns = mask.shape[1]
     if columns != _watched.columns:
         _watched.columns = columns
-        vocabulary = runner.input_batch.vocab_size
         needed, given = -(-vocabulary // BITS), {"vocab_size": vocabulary}
         contract = agreed("bitmask.columns")
         contract.claim("model runner", (needed,), role="requires", inputs=given)
