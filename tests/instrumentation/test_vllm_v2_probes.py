@@ -341,6 +341,12 @@ def test_what_is_not_there_is_absent_and_what_has_other_parameters_is_changed(ru
     assert status["v2.GPUModelRunner.execute_model"] is ProbeStatus.INSTALLED
 
 
+def test_where_the_runner_is_imported_and_not_used_its_probes_have_no_records(run):
+    seen = run("session.open(); session._check()")
+
+    assert not [probe.name for probe in seen.probes]
+
+
 def test_the_other_runners_probes_are_not_expected(run):
     seen = run("start(GPUModelRunner()).execute_model(batch(3)); session._check()")
 

@@ -58,6 +58,8 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner = args[0]
     identify(runner.vllm_config, "worker")
     session.roles.add(ROLE)
+    for hook in (*HOOKS, *uva.HOOKS):
+        hook.probe.used()
     where = location(runner.vllm_config)
     states = runner.req_states
     _watched.slots = buffer(
@@ -231,7 +233,12 @@ MODULE = "vllm.v1.worker.gpu.model_runner"
 
 def _hook(target: str, *parameters: str, module: str = MODULE, **callbacks: Any) -> Hook:
     """Return a hook whose probe is told from that of the V1 runner's function of the same name."""
-    return Hook(module, target, parameters, shared=Probe(f"v2.{target}"), **callbacks)
+    return Hook(module, target, parameters, shared=_probe(target), **callbacks)
+
+
+def _probe(target: str) -> Probe:
+    """A process with a V1 runner may import the V2 runner as well."""
+    return Probe(f"v2.{target}", waits=True)
 
 
 HOOKS = (
@@ -262,11 +269,16 @@ HOOKS = (
         failed=_failed("GPUModelRunner.sample_tokens"),
     ),
     _hook("GPUModelRunner.pool", before=_samples, after=_sampled, failed=_failed("GPUModelRunner.pool")),
-    rehearsal(MODULE, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, Probe("v2.GPUModelRunner._dummy_run")),
-    rehearsal(MODULE, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, Probe("v2.GPUModelRunner.profile_run")),
-    rehearsal(MODULE, "GPUModelRunner.capture_model", Phase.CAPTURE, Probe("v2.GPUModelRunner.capture_model")),
+    rehearsal(MODULE, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _probe("GPUModelRunner._dummy_run")),
+    rehearsal(MODULE, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _probe("GPUModelRunner.profile_run")),
+    rehearsal(MODULE, "GPUModelRunner.capture_model", Phase.CAPTURE, _probe("GPUModelRunner.capture_model")),
     # It starts a V2 runner up with requests of its own.
-    rehearsal("vllm.v1.worker.gpu_worker", "Worker.compile_or_warm_up_model", Phase.DUMMY_RUN),
+    rehearsal(
+        "vllm.v1.worker.gpu_worker",
+        "Worker.compile_or_warm_up_model",
+        Phase.DUMMY_RUN,
+        Probe("Worker.compile_or_warm_up_model", waits=True),
+    ),
     _hook(
         "RequestState.add_request",
         "all_token_ids",

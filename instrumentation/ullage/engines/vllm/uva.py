@@ -115,7 +115,7 @@ def _allocated(_result: None, _args: Args, _kwargs: Kwargs) -> None:
     _watched.allocated = True
 
 
-_PROBE = SharedProbe("v2.UvaBufferPool")
+_PROBE = SharedProbe("v2.UvaBufferPool", waits=True)
 _MODULE, _CPU = "vllm.v1.worker.gpu.buffer_utils", "vllm.v1.worker.cpu.buffer_utils"
 
 HOOKS = (
