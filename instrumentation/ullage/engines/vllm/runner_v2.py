@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
-from ullage.engines._probe import Probe
+from ullage.engines._probe import Probe, SharedProbe
 from ullage.engines.vllm import structured, uva
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe, rehearsal
@@ -241,6 +241,8 @@ def _probe(target: str) -> Probe:
     return Probe(f"v2.{target}", waits=True)
 
 
+_REHEARSALS = SharedProbe("v2.GPUModelRunner._dummy_run", waits=True)
+
 HOOKS = (
     _hook("GPUModelRunner.__init__", after=_created),
     _hook("GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
@@ -269,15 +271,15 @@ HOOKS = (
         failed=_failed("GPUModelRunner.sample_tokens"),
     ),
     _hook("GPUModelRunner.pool", before=_samples, after=_sampled, failed=_failed("GPUModelRunner.pool")),
-    rehearsal(MODULE, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _probe("GPUModelRunner._dummy_run")),
-    rehearsal(MODULE, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _probe("GPUModelRunner.profile_run")),
-    rehearsal(MODULE, "GPUModelRunner.capture_model", Phase.CAPTURE, _probe("GPUModelRunner.capture_model")),
+    rehearsal(MODULE, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _REHEARSALS),
+    rehearsal(MODULE, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _REHEARSALS),
+    rehearsal(MODULE, "GPUModelRunner.capture_model", Phase.CAPTURE, _REHEARSALS),
     # It starts a V2 runner up with requests of its own.
     rehearsal(
         "vllm.v1.worker.gpu_worker",
         "Worker.compile_or_warm_up_model",
         Phase.DUMMY_RUN,
-        Probe("Worker.compile_or_warm_up_model", waits=True),
+        _REHEARSALS,
     ),
     _hook(
         "RequestState.add_request",
