@@ -58,7 +58,7 @@ class GPUModelRunner:
         spec = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
         groups = [Some(kv_cache_spec=FullAttentionSpec(block_size=size, **spec)) for size in (2, 4)]
         self.kv_cache_config = Some(num_blocks=8, kv_cache_groups=groups)
-        self.attn_groups = []
+        self.attn_groups, self.speculator = [], None
         self.structured_outputs_worker = structured_outputs.StructuredOutputsWorker(
             max_num_logits=4, vocab_size=129280, device=CPU, mask_stride=1, num_bonus_tokens=1
         )

@@ -37,7 +37,7 @@ config = Some(
         tensor_parallel_size=1, pipeline_parallel_size=1, rank=0,
     ),
     model_config=Some(model="tiny", served_model_name=None, max_model_len=32),
-    scheduler_config=Some(max_num_seqs=4, max_num_batched_tokens=64),
+    scheduler_config=Some(max_num_seqs=4, max_num_batched_tokens=64, max_num_scheduled_tokens=64),
     speculative_config=None,
     compilation_config=Some(static_forward_context={}, max_cudagraph_capture_size=16),
     device_config=Some(device_type="cuda"),
@@ -61,7 +61,7 @@ class BlockTables:
         pass
 
 class GPUModelRunner:
-    tables = BlockTables(4)
+    tables, drafts = BlockTables(4), ()
     def __init__(self, graphs=()):
         self.vllm_config, self.max_num_tokens, self.max_model_len, self.vocab_size = config, 64, 32, 129_280
         self.input_buffers = Some(input_ids=tensor(64))
@@ -70,7 +70,8 @@ class GPUModelRunner:
         self.kv_cache_config = Some(num_blocks=8, kv_cache_groups=groups)
         self.req_states = Some(max_num_reqs=4, all_token_ids=Some(gpu=tensor(4, 32)), req_id_to_index={})
         self.cudagraph_manager = Some(_capture_descs={"FULL": [graph("FULL", size) for size in graphs]})
-        self.execute_model_state = None
+        drafts = [Some(metadata_builders=self.drafts, kv_cache_group_id=0)]
+        self.speculator = Some(attn_groups=[drafts]) if self.drafts else None
     def initialize_kv_cache(self, kv_cache_config, is_profiling=False):
         self.block_tables = BlockTables(1) if is_profiling else self.tables
     def prepare_inputs(self, scheduler_output, batch_req_state, batch_desc, num_active_loras=0):
@@ -306,6 +307,29 @@ def test_what_the_walk_claims_of_the_v1_runner_it_claims_here_too(run):
     assert shapes["step.tokens", "runner.input_ids"] == (64,)
     assert claims(seen)["block_table.tokens", "runner block table"].inputs["manager_block_size"] == 16
     assert [event.subject for event in seen.events if event.kind.name == "DISAGREEMENT"] == ["block_table.tokens"]
+
+
+def test_a_builder_of_the_drafts_that_keeps_a_narrower_copy_of_the_table_disagrees(run):
+    seen = run(
+        "class IndexerBuilder:\n"
+        "    kv_cache_spec, vllm_config, expanded_block_table_buffer = FullAttentionSpec(), config, tensor(64, 3)\n"
+        "    def build(self, common_prefix_len, common_attn_metadata): pass\n"
+        "GPUModelRunner.drafts = [IndexerBuilder()]; start(GPUModelRunner())"
+    )
+
+    assert claims(seen)["block_table.width", "runner block table"].shape == (4,)
+    assert claims(seen)["block_table.width", "IndexerBuilder.expanded_block_table_buffer"].shape == (3,)
+    disagreements = [(subject, numbers) for subject, _, numbers in events(seen, "DISAGREEMENT")]
+    assert disagreements == [("block_table.width", (4, 3))]
+
+
+def test_a_stage_that_does_not_sample_has_no_bitmask(run):
+    seen = run(
+        "runner = start(GPUModelRunner()); runner.structured_outputs_worker = None\n"
+        "runner.execute_model(batch(1)); runner.sample_tokens(Some(grammar_bitmask=tensor(3, 4040)))"
+    )
+
+    assert "worker_bitmask" not in buffers(seen)
 
 
 def test_a_bitmask_is_held_against_the_workers_buffer_in_rows_and_in_columns(run):

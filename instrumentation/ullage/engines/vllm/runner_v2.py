@@ -215,10 +215,13 @@ def _row_grows(args: Args, kwargs: Kwargs) -> None:
 
 def _mask_given(runner: Any, mask: Any) -> None:
     """Before the copy: the core made the mask, the worker the buffer for it, each by its own formula."""
+    worker = runner.structured_outputs_worker
+    if worker is None:  # it does not sample: another stage of the pipeline does
+        return
     if _watched.mask is None:
         _watched.mask = buffer(
             "worker_bitmask",
-            capacity=runner.structured_outputs_worker.grammar_bitmask.shape[0],
+            capacity=worker.grammar_bitmask.shape[0],
             unit="rows",
             kind="fixed",
             location=location(runner.vllm_config),

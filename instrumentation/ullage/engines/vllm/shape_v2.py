@@ -14,6 +14,9 @@ READS = (
     "GPUModelRunner.req_states",
     "GPUModelRunner.block_tables",
     "GPUModelRunner.cudagraph_manager",
+    "GPUModelRunner.speculator",
+    "GPUModelRunner.structured_outputs_worker",
+    "GPUModelRunner.vocab_size",
     "vllm.v1.worker.gpu.input_batch:InputBuffers.input_ids",
     "vllm.v1.worker.gpu.states:RequestState.all_token_ids",
     "vllm.v1.worker.gpu.states:RequestState.req_id_to_index",
@@ -31,7 +34,7 @@ _STEP = ("input_ids", "positions", "is_padding", "query_start_loc", "seq_lens", 
 
 
 def as_v1(runner: Any) -> SimpleNamespace:
-    """Return a view of ``runner``. Its speculator is left out: it is another than the proposer of the V1 runner."""
+    """Return a view of ``runner``; of its speculator the metadata builders only, the rest is another than in V1."""
     states = runner.req_states
     return SimpleNamespace(
         vllm_config=runner.vllm_config,
@@ -44,8 +47,14 @@ def as_v1(runner: Any) -> SimpleNamespace:
         input_batch=SimpleNamespace(
             token_ids_cpu=states.all_token_ids.gpu, block_table=SimpleNamespace(block_tables=_tables(runner))
         ),
+        drafter=_drafter(runner.speculator),
         **{name: getattr(runner.input_buffers, name, None) for name in _STEP},
     )
+
+
+def _drafter(speculator: Any) -> SimpleNamespace | None:
+    groups = getattr(speculator, "attn_groups", ())  # of one that runs a model
+    return SimpleNamespace(draft_attn_groups=[one for group in groups for one in group]) if groups else None
 
 
 def _tables(runner: Any) -> list[SimpleNamespace]:
