@@ -9,7 +9,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 .PHONY: help setup demo test test-v2 test-long cases lint types dashboards dashboards-preview reliability bench docs clean
 
 help: ## Show what there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
 setup: .venv/.ready .venv/.engine .tools/.monitoring .tools/.grafana-schema .tools/.triton ## Install ullage, the engine and the test tools
 
