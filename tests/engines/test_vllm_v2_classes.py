@@ -118,4 +118,5 @@ def test_the_tensors_are_the_inventory(buffers):
     held = {name: buffer.limit for name, buffer in buffers.items() if buffer.inventory}
 
     assert held["req_states.all_token_ids"] == "int32[4,8]"
+    assert [name for name in held if name.endswith("input_ids")] == ["runner.input_ids"]
     assert held["block_tables.input_block_tables"] == "int32[4,4]"

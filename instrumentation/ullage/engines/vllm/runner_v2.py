@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 ROLE = "runner v2"
 """What a process with this runner is, beside a worker: it may have imported the other one too."""
 
-_OWNERS = ("input_buffers", "req_states", "block_tables", "structured_outputs_worker")
-"""Attributes of the runner whose tensors are its inventory."""
+_OWNERS = ("req_states", "block_tables", "structured_outputs_worker")
+"""Attributes of the runner whose tensors are inventory, beside those that the walk records."""
 
 
 class _Watched:
