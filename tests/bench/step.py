@@ -26,12 +26,19 @@ BLOCK, SETTLE = 15, 4
 specialise its code anew, which never happens to a user."""
 
 
-def wrapped():
+def wrapped(llm):
     """Return what is wrapped: (class, name, wrapper, vLLM's own function)."""
     from ullage.engines._patch import _definer
-    from ullage.engines.vllm import runner_v1, scheduler
+    from ullage.engines.vllm import builds, runner_v1, scheduler, tables
 
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     found = []
+    for builder, _ in tables.each_builder(runner):
+        for hook in builds.BUILDS:
+            attribute = hook.target.partition(".")[2]
+            owner = _definer(type(builder), attribute)
+            wrapper = owner.__dict__[attribute]
+            found.append((owner, attribute, wrapper, wrapper.__wrapped__))
     for hook in (*scheduler.HOOKS, *runner_v1.HOOKS):
         class_name, _, attribute = hook.target.partition(".")
         owner = _definer(getattr(sys.modules[hook.module], class_name), attribute)
@@ -54,7 +61,7 @@ def main():
     )
     sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0.0, detokenize=False)
     prompts = [{"prompt_token_ids": [3 + (i * 7 + j) % 250 for j in range(20 + i * 10)]} for i in range(8)]
-    engine, hooks, number = llm.llm_engine, wrapped(), iter(range(10**9))
+    engine, hooks, number = llm.llm_engine, wrapped(llm), iter(range(10**9))
     taken = {"plain": [], "watched": [], "plain again": []}
     gc.collect()
     gc.freeze()

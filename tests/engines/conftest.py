@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +22,10 @@ sys.path.insert(0, str(ROOT / "examples"))
 import contextlib
 
 import tiny_llama
+
+from ullage.segment import reader
+
+ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
 
 
 def pytest_collection_modifyitems(items):
@@ -41,6 +46,39 @@ def vllm():
 def model(tmp_path_factory):
     """The tiny model."""
     return tiny_llama.make(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def spelling(model):
+    """The tiny model with a tokenizer: a word for each of its tokens."""
+    words = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(ALPHABET)}, "unk_token": "<unk>"}
+    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
+    names = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    (model / "tokenizer_config.json").write_text(json.dumps(names))
+    yield model
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+
+
+@pytest.fixture(scope="session")
+def features():
+    """Arguments of an engine that decodes speculatively with ngrams, and can spell."""
+    return {
+        "skip_tokenizer_init": False,
+        "enable_prefix_caching": True,
+        "max_model_len": -1,
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_min": 2,
+            "prompt_lookup_max": 4,
+        },
+    }
 
 
 class Engine:
@@ -198,3 +236,50 @@ def start_server(model):
     yield start
     for one in started:
         one.end()
+
+
+class Classes:
+    """A process that has imported vLLM's classes, and runs programs with them."""
+
+    def __init__(self):
+        environment = {key: value for key, value in os.environ.items() if key != "ULLAGE_DIR"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "classes.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environment, **tiny_llama.ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"},
+        )
+
+    def run(self, directory, code, errors):
+        """Return what ``code`` said, and what its segment says then; ``errors`` of ours were expected."""
+        self.process.stdin.write(json.dumps({"directory": str(directory), "code": code}) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert "said" in answer, answer["failed"]
+        (path,) = directory.glob("*.ullage")
+        seen = reader.read(path)
+        assert seen.process.hook_errors == errors
+        return answer["said"], seen
+
+
+@pytest.fixture(scope="session")
+def _classes():
+    process = Classes()
+    yield process
+    process.process.stdin.close()
+    process.process.wait(timeout=60)
+    process.process.stdout.close()
+
+
+@pytest.fixture
+def run_classes(_classes, segments):
+    """Run a program on vLLM's own classes: ``run_classes(code)``; see ``classes.py`` for the names that it has."""
+    runs = itertools.count()
+
+    def run(code, errors=0):
+        directory = segments / str(next(runs))
+        directory.mkdir()
+        return _classes.run(directory, code, errors)
+
+    return run

@@ -2,7 +2,7 @@
 
 Commands: {"do": "generate", "prompts": n, "tokens": n, "times": n}, {"do": "steps"}, {"do": "preemptions"},
 {"do": "break", "probe": "module:function"}, {"do": "spell", "prompts": n, "tokens": n}, {"do": "rehearse"},
-{"do": "stop"}.
+{"do": "mix", "times": n}, {"do": "stop"}.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+import interpreter
 import tiny_llama
 
 os.environ.update(tiny_llama.ENVIRONMENT)
@@ -84,6 +86,33 @@ def spell(llm, count, tokens):
     return [output.outputs[0].text for output in llm.generate(prompts(count), sampling, use_tqdm=False)]
 
 
+def mix(llm, times):
+    """Generate with and without a grammar, from prompts that share a beginning; return steps done and tokens."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    counted = 0
+    schedule = Scheduler.schedule
+
+    def count(self, *args, **kwargs):
+        nonlocal counted
+        counted += 1
+        return schedule(self, *args, **kwargs)
+
+    Scheduler.schedule = count
+    grammar = StructuredOutputsParams(regex="(ab){20}c")
+    common = {"temperature": 0.0, "ignore_eos": True}
+    every = [SamplingParams(max_tokens=44 - row, **common) for row in range(5)]
+    every += [SamplingParams(max_tokens=41, temperature=0.0, structured_outputs=grammar) for _ in range(3)]
+    tokens = []
+    for _ in range(times):
+        outputs = llm.generate(prompts(8), every, use_tqdm=False)
+        tokens.append([list(output.outputs[0].token_ids) for output in outputs])
+    Scheduler.schedule = schedule
+    return [counted, tokens]
+
+
 def rehearse(llm):
     """Run the model on as many tokens as it can, as vLLM does to find out how much memory that needs."""
     llm.llm_engine.model_executor.driver_worker.worker.model_runner.profile_run()
@@ -105,6 +134,8 @@ def main():
     # vLLM and its libraries write to stdout: the protocol gets a descriptor of its own.
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        interpreter.install()
     from vllm import LLM
 
     model, blocks, in_process = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "in-process"
@@ -121,6 +152,7 @@ def main():
         "steps": lambda _: steps(llm),
         "preemptions": lambda _: preemptions(llm),
         "spell": lambda c: spell(llm, c["prompts"], c["tokens"]),
+        "mix": lambda c: mix(llm, c["times"]),
         "rehearse": lambda _: rehearse(llm),
         "break": lambda c: break_probe(c["probe"]),
     }

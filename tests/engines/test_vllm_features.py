@@ -1,47 +1,20 @@
-"""What only some engines use: speculative decoding with ngrams, structured output; and vLLM's runs of its own."""
+"""What only some engines use: ngram drafts, grammars, a limit that vLLM fits itself; and vLLM's runs of its own."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from ullage.diagnosis.joined import joined
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
-ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
-ARGUMENTS = {
-    "skip_tokenizer_init": False,
-    "speculative_config": {
-        "method": "ngram",
-        "num_speculative_tokens": 3,
-        "prompt_lookup_min": 2,
-        "prompt_lookup_max": 4,
-    },
-}
+TIMES = 66
 
 
 @pytest.fixture(scope="module")
-def spelling(model):
-    """The tiny model with a tokenizer: a word for each of its tokens."""
-    words = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(ALPHABET)}, "unk_token": "<unk>"}
-    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
-    names = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    (model / "tokenizer_config.json").write_text(json.dumps(names))
-    yield model
-    (model / "tokenizer.json").unlink()
-    (model / "tokenizer_config.json").unlink()
-
-
-@pytest.fixture(scope="module")
-def engine(spelling, start_offline):
+def engine(spelling, features, start_offline):
     """A watched engine."""
-    return start_offline(256, in_process=True, arguments=ARGUMENTS)
+    return start_offline(256, in_process=True, arguments=features)
 
 
 def snapshot(engine):
@@ -60,8 +33,7 @@ def test_a_rehearsal_raises_no_high_water_mark(engine):
     engine.ask("rehearse")
 
     after, calls = buffers(engine), {probe.name: probe.calls for probe in snapshot(engine).probes}
-    assert calls["GPUModelRunner.profile_run"] == 1
-    assert calls["GPUModelRunner._dummy_run"] >= 1
+    assert calls["GPUModelRunner._dummy_run"] >= 2  # and the profile run that it is a part of
     assert before["padded_tokens"].high_water < before["padded_tokens"].capacity
     assert after == before
 
@@ -77,6 +49,17 @@ def test_rows_of_the_grammar_bitmask_are_seen_beside_speculative_tokens(engine):
     assert 4 < rows.high_water <= 16  # ngrams repeat: there were drafts to check
 
 
+def test_both_sides_of_the_bitmask_are_claimed_and_fit(engine):
+    seen = snapshot(engine)
+
+    claims = {(claim.contract, claim.source): (claim.role.name, *claim.shape) for claim in seen.claims}
+    assert claims["bitmask.rows", "StructuredOutputManager"] == ("PROVIDES", 64)
+    assert claims["bitmask.rows", "decode batch"] == ("REQUIRES", 64)
+    assert claims["bitmask.columns", "StructuredOutputManager"] == ("PROVIDES", 256 // 32)
+    assert claims["bitmask.columns", "model runner"] == ("REQUIRES", 256 // 32)
+    assert not [event for event in seen.events if event.kind.name in ("DISAGREEMENT", "SHAPE_VIOLATION")]
+
+
 def test_no_draft_model_no_draft_buffers(engine):
     assert not {"draft_tokens", "draft_arange", "lora_slots", "encoder_cache"} & set(buffers(engine))
 
@@ -89,3 +72,20 @@ def test_between_steps_there_is_no_breadcrumb_and_nothing_was_violated(engine):
     assert {probe.status for probe in seen.probes} == {ProbeStatus.INSTALLED}
     assert seen.process.hook_errors == 0
     assert sum(buffer.out_of_bounds for buffer in seen.buffers) == 0
+
+
+def test_a_thousand_steps_of_all_of_it_find_nothing_and_change_no_token(engine, spelling, features, start_offline):
+    plain = start_offline(256, in_process=True, hook=False, arguments=features)
+    _, expected = plain.ask("mix", times=2)
+    plain.end()
+
+    steps, tokens = engine.ask("mix", times=TIMES)
+
+    assert steps >= 1000
+    assert tokens[:2] == expected
+    seen = snapshot(engine)
+    assert {event.kind.name for event in seen.events} <= {"PROBE_DISABLED"}  # a busy machine makes our code look slow
+    assert seen.process.hook_errors == 0
+    checks = {probe.name: probe.calls for probe in seen.probes}["AttentionMetadataBuilder.build"]
+    assert checks >= 1000
+    assert [contract.disagreements for contract in joined([(seen.name, seen.claims)]) if contract.disagreements] == []

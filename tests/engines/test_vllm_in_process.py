@@ -84,22 +84,44 @@ def test_the_runners_tensors_are_its_inventory(watched):
     assert held["block_table.block_table"].limit == "int32[16,16]"
 
 
+def test_what_each_side_holds_its_sizes_to_be_is_claimed_and_agrees(watched):
+    seen = snapshot(watched)
+
+    claims = {(claim.contract, claim.source): claim for claim in seen.claims if not claim.tally}
+    assert {key: (claim.role.name, *claim.shape) for key, claim in claims.items()} == {
+        ("limits", "model runner"): ("IS", 512, 16, 512, 256),
+        ("limits", "scheduler"): ("IS", 512, 16, 512, 256),
+        ("block_table.tokens", "model runner"): ("REQUIRES", 512),
+        ("block_table.tokens", "scheduler"): ("REQUIRES", 512),
+        ("block_table.tokens", "runner block table"): ("PROVIDES", 512),
+        ("block_table.tokens", "input batch.token_ids_cpu"): ("PROVIDES", 512),
+        ("rope.rows", "rotary embedding.RotaryEmbedding"): ("PROVIDES", 2048),
+        ("rope.rows", "model runner"): ("REQUIRES", 512),
+        ("step.tokens", "scheduler"): ("REQUIRES", 512),
+        ("step.tokens", "runner.input_ids and 7 more"): ("PROVIDES", 512),
+        ("step.tokens", "block table.slot_mapping"): ("PROVIDES", 512),
+        ("step.requests", "scheduler"): ("REQUIRES", 16),
+        ("step.requests", "runner.seq_lens and 10 more"): ("PROVIDES", 16),
+        ("step.requests", "runner.arange_np"): ("PROVIDES", 511),
+        ("step.requests", "input batch.token_ids_cpu"): ("PROVIDES", 16),
+        ("step.requests", "block table.block_table"): ("PROVIDES", 16),
+    }
+    table = claims["block_table.tokens", "runner block table"]
+    assert table.inputs == {"max_model_len": 512, "columns": 16, "block_size": 32}
+    assert not [event for event in seen.events if event.kind.name == "DISAGREEMENT"]
+
+
 def test_every_probe_is_installed_and_was_called(watched):
     probes = {probe.name: probe for probe in snapshot(watched).probes}
 
     unused = {
         "Scheduler._preempt_request",
         "EncoderCacheManager.can_allocate",
-        "EncoderDecoderCacheManager.can_allocate",
         "StructuredOutputManager.grammar_bitmask",
         "GPUModelRunner._dummy_run",
-        "GPUModelRunner.profile_run",
-        "GPUModelRunner.capture_model",
-        "SpecDecodeBaseProposer.load_model",
-        "SpecDecodeBaseProposer.propose",
-        "LoRAModelManager.__init__",
-        "LoRAModelManager.activate_adapter",
-        "LoRAModelManager._deactivate_adapter",
+        "SpecDecodeBaseProposer",
+        "LoRAModelManager",
+        "WorkspaceManager",
     }
     assert {probe.status for probe in probes.values()} == {ProbeStatus.INSTALLED}
     assert {name for name, probe in probes.items() if not probe.calls} == unused

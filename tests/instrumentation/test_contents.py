@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 CODE = """
-import types
 import ullage
-from ullage.engines.vllm import runner_v1
+from types import SimpleNamespace as Some
+from ullage.engines.vllm import builds, held, walk
 
 class Device:
     type = "cuda"
@@ -19,7 +19,9 @@ class OnDevice:
     item = tolist = numpy = cpu = __bool__ = __int__ = __index__ = __float__ = __len__ = __iter__ = __eq__ = refuse
     __repr__ = __str__ = __format__ = refuse
     __hash__ = object.__hash__
+    def stride(self, dim): return 7
 
+Tensor = type("Tensor", (OnDevice,), {})
 tensor = OnDevice()
 size = ullage.Contract("size", dims=("rows", "columns"), dtype="int32")
 size.claim("planner", (4, 7))
@@ -37,12 +39,42 @@ assert not metadata.check(tensor)
 table = ullage.watch("table", tensor, dim=1, unit="columns")
 table.slice(3); table.slice(9); table.rebind(OnDevice.__new__(OnDevice))
 CpuGpuBuffer = type("CpuGpuBuffer", (), {"cpu": tensor, "gpu": OnDevice()})
-runner = types.SimpleNamespace(input_ids=CpuGpuBuffer())
-print(list(runner_v1._held(runner)))
+
+class Builder:
+    def __init__(self):
+        self.kv_cache_spec, self.vllm_config = Some(block_size=64), config
+        self.expanded_block_table_buffer = self.arange_buffer = self.paged_kv_indices = Tensor()
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        return "built"
+
+config = Some(
+    model_config=Some(max_model_len=256),
+    scheduler_config=Some(max_num_seqs=4, max_num_batched_tokens=4, max_num_scheduled_tokens=4),
+    parallel_config=Some(decode_context_parallel_size=1), speculative_config=None,
+    compilation_config=Some(static_forward_context={"layer": Some(kv_cache=Tensor(), topk_indices_buffer=Tensor())}),
+)
+table = Some(
+    block_table=CpuGpuBuffer(), slot_mapping=CpuGpuBuffer(), block_size=64, dcp_world_size=1, pcp_world_size=1
+)
+builder = Builder()
+group = Some(metadata_builders=[builder], layer_names=["layer"], backend=type("TritonMLABackend", (), {}))
+runner = Some(
+    vllm_config=config, max_model_len=256, input_ids=CpuGpuBuffer(), seq_lens=Tensor(), attn_groups=[[group]],
+    kv_cache_config=Some(num_blocks=4, kv_cache_groups=[Some(kv_cache_spec=Some(block_size=64))]),
+    input_batch=Some(block_table=Some(block_tables=[table]), token_ids_cpu=Tensor()),
+)
+walk.walk(runner)
+batch = Some(num_actual_tokens=9, num_reqs=9, max_seq_len=999, block_table_tensor=Tensor(), causal=Tensor())
+assert builder.build(0, batch) == "built"
+assert builds.PROBE.calls == 1
+print(list(held._held(Some(input_ids=CpuGpuBuffer(), positions=Tensor(), name="runner"))))
 """
 
 
 def test_contents_are_never_asked_for(program):
     out = program(CODE).finish()
 
-    assert out.strip() == "[Held(attribute='input_ids', shape=(4, 7), dtype='int32', nbytes=224, location='device')]"
+    assert out.strip() == (
+        "[Held(attribute='input_ids', shape=(4, 7), dtype='int32', nbytes=224, location='device'), "
+        "Held(attribute='positions', shape=(4, 7), dtype='int32', nbytes=112, location='device')]"
+    )

@@ -31,9 +31,10 @@ def tensor(*shape):
 config = Some(
     parallel_config=Some(
         data_parallel_size=1, data_parallel_rank=0, data_parallel_index=0,
-        tensor_parallel_size=1, pipeline_parallel_size=1, rank=0,
+        tensor_parallel_size=1, pipeline_parallel_size=1, rank=0, decode_context_parallel_size=1,
     ),
-    model_config=Some(model="tiny", served_model_name=None),
+    model_config=Some(model="tiny", served_model_name=None, max_model_len=512),
+    scheduler_config=Some(max_num_seqs=16, max_num_batched_tokens=512), speculative_config=None,
     device_config=Some(device_type="cuda"),
 )
 """
@@ -98,7 +99,7 @@ class EncoderDecoderCacheManager(EncoderCacheManager):
 class Scheduler:
     def __init__(self, cache):
         self.vllm_config, self.encoder_cache_manager, self.running = config, cache, [1, 2]
-        self.max_num_running_reqs, self.max_num_scheduled_tokens = 16, 512
+        self.max_num_running_reqs, self.max_num_scheduled_tokens, self.max_model_len = 16, 512, 512
         pool = Some(num_gpu_blocks=65, get_num_free_blocks=lambda: 60)
         self.kv_cache_manager = Some(block_pool=pool)
     def schedule(self):
@@ -328,7 +329,7 @@ def test_an_input_without_a_place_is_deferred_and_one_without_compute_is_not(run
 STRUCTURED = """
 class StructuredOutputManager:
     def __init__(self):
-        self._grammar_bitmask = None
+        self._grammar_bitmask, self.vllm_config, self.backend = None, config, Some(vocab_size=256)
     def grammar_bitmask(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens):
         if not structured_output_request_ids:
             return None
@@ -344,6 +345,22 @@ manager = StructuredOutputManager()
 
 def test_the_bitmask_is_registered_when_it_is_allocated(run):
     assert buffers(run(STRUCTURED + "session.open(); manager.grammar_bitmask({}, [], {})")) == {}
+
+
+def test_a_worker_with_another_vocabulary_than_the_mask_is_a_violation(run):
+    seen = run(
+        STRUCTURED
+        + RUNNER
+        + "manager.grammar_bitmask({}, ['a'], {}); runner.input_batch.vocab_size = 288\n"
+        + "for _ in range(3): runner.sample_tokens(Some(grammar_bitmask=tensor(1, 8)))"
+    )
+
+    assert [(subject, numbers[:2]) for subject, _, numbers in events(seen, "SHAPE_VIOLATION")] == [
+        ("bitmask.columns", (8, 9))
+    ]
+    assert [(subject, numbers[:2]) for subject, _, numbers in events(seen, "DISAGREEMENT")] == [
+        ("bitmask.columns", (8, 9))
+    ]
 
 
 def test_rows_of_the_bitmask_are_counted_and_its_worst_case_is_planned_for(run):
@@ -421,9 +438,7 @@ def test_without_a_draft_model_nothing_is_registered(run):
     seen = run(SPECULATIVE + "session.open()")
 
     assert seen.buffers == ()
-    assert {probe.name: probe.status for probe in seen.probes}[
-        "SpecDecodeBaseProposer.propose"
-    ] is ProbeStatus.INSTALLED
+    assert {probe.name: probe.status for probe in seen.probes}["SpecDecodeBaseProposer"] is ProbeStatus.INSTALLED
 
 
 LORA = """

@@ -30,7 +30,13 @@ class Hook:
         before: ``before(args, kwargs)``.
         after: ``after(result, args, kwargs)``.
         failed: ``failed(exception, args, kwargs)``; the exception goes on to the engine unchanged.
+        reads: Attributes of the engine's objects that the callbacks cannot do without, as ``Class.attribute`` of the
+            module; where they may be missing, the callbacks ask.
+        since: The first version of the engine that has the function.
+        until: The first version that has it no more.
         denied_only: Run ``after`` only if the function returned None.
+        outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
+            variant by another, if they share a probe.
         shared: The probe of several hooks that are of interest together only.
     """
 
@@ -40,17 +46,28 @@ class Hook:
     before: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None
     after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
     failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
+    reads: tuple[str, ...] = ()
+    since: tuple[int, int] = (0, 0)
+    until: tuple[int, int] = (sys.maxsize, 0)
     denied_only: bool = False
+    outermost: bool = False
     shared: Probe | None = None
     probe: Probe = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probe", self.shared or Probe(self.target))
 
+    def exists_in(self, version: tuple[int, int]) -> bool:
+        """Tell whether a version of the engine has the function, as far as was read."""
+        return self.since <= version < self.until
+
     def install(self, module: Any) -> None:
         """Wrap the function in ``module``, or say why not. Wrapping it again is a no-op."""
-        class_name, _, attribute = self.target.partition(".")
-        cls = getattr(module, class_name, None)
+        self.wrap(getattr(module, self.target.partition(".")[0], None))
+
+    def wrap(self, cls: Any) -> None:
+        """Wrap the function where ``cls`` has it from, or say why not. Wrapping it again is a no-op."""
+        attribute = self.target.partition(".")[2]
         owner = _definer(cls, attribute)
         if owner is None:
             self.probe.set(ProbeStatus.ABSENT, f"{self.module} has no {self.target}")
@@ -67,7 +84,8 @@ class Hook:
         if missing:
             self.probe.set(ProbeStatus.CHANGED, f"no parameter {', '.join(missing)}")
             return
-        setattr(owner, attribute, self._wrap(original))
+        wrapper = self._wrap(original)
+        setattr(owner, attribute, self._outermost(wrapper, original) if self.outermost else wrapper)
         self.probe.set(ProbeStatus.INSTALLED)
 
     def refresh(self) -> None:
@@ -109,6 +127,22 @@ class Hook:
 
         setattr(wrapper, _MARK, probe)
         return wrapper
+
+    def _outermost(self, wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        probe = self.probe
+
+        @functools.wraps(original)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if probe.inside is args[0]:
+                return original(*args, **kwargs)
+            probe.inside = args[0]
+            try:
+                return wrapper(*args, **kwargs)
+            finally:
+                probe.inside = None
+
+        setattr(entered, _MARK, probe)
+        return entered
 
 
 def argument(name: str, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -31,16 +31,20 @@ class Probe:
     code, it switches itself off: the wrapper then only calls the engine's function.
 
     It has a record in the segment once it is known what became of it: a module that this process never imports
-    is none of its hook points.
+    is none of its hook points. One that ``waits`` is of something that a process may import and not use: it has a
+    record once that is used as well.
 
     Attributes:
         name: ``Class.function`` in the engine's words.
         live: Whether our code runs at this hook point.
+        inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, waits: bool = False) -> None:
         self.name = name
+        self._waits = waits
         self.live = False
+        self.inside: object = None
         self.calls = 0
         self._status = ProbeStatus.UNKNOWN
         self._detail = ""
@@ -62,10 +66,19 @@ class Probe:
         decided = self._status is not ProbeStatus.UNKNOWN
         self._status, self._detail = status, detail
         self.live = status is ProbeStatus.INSTALLED
+        if self._waits:
+            return
         if decided:
             self._publish()
         else:
             session.expect(self)
+
+    def used(self) -> None:
+        """What it is of is used in this process."""
+        if self._waits:
+            self._waits = False
+            if self._status is not ProbeStatus.UNKNOWN:
+                session.expect(self)
 
     def count(self) -> None:
         """The engine called the function."""

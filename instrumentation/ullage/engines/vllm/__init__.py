@@ -30,38 +30,27 @@ def _register() -> None:
         return
     _registered = True
     version = str(getattr(sys.modules.get("vllm"), "__version__", ""))
-    if not supported(version):
+    number = parsed(version)
+    if number is None or not supported(version):
         first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
         safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
         return
-    from ullage.engines.vllm import (  # noqa: PLC0415
-        encoder,
-        lifecycle,
-        lora,
-        rehearsal,
-        runner_v1,
-        scheduler,
-        speculative,
-        structured,
-    )
+    from ullage.engines.vllm.hooks import ALWAYS, HOOKS  # noqa: PLC0415
     from ullage.imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
 
     session.engine = "vllm"
     session.identify(engine_version=version)
     watch = ImportWatch()
-    core = (*scheduler.HOOKS, *encoder.HOOKS, *structured.HOOKS)
-    worker = (*runner_v1.HOOKS, *rehearsal.HOOKS, *speculative.HOOKS, *lora.HOOKS)
-    for hook in (*lifecycle.HOOKS, *core, *worker):
+    hooks = [hook for hook in HOOKS if hook.exists_in(number)]
+    for hook in hooks:
         watch.when_imported(hook.module, hook.install)
-    # The others are of features that a process may never load.
-    always = (("core", scheduler.HOOKS), ("worker", (*runner_v1.HOOKS, *rehearsal.HOOKS)))
 
     def check() -> None:
         watch.check()
-        for hook in (*lifecycle.HOOKS, *core, *worker):
+        for hook in hooks:
             hook.refresh()
-        for role, hooks in always:
-            for hook in hooks if role in session.roles else ():
+        for role in session.roles & ALWAYS.keys():
+            for hook in ALWAYS[role]:
                 hook.expected()
 
     session.at_checks(check)
@@ -69,5 +58,11 @@ def _register() -> None:
 
 def supported(version: str) -> bool:
     """Tell whether the probes were made for this version of vLLM, such as ``0.32.0+cpu``."""
+    number = parsed(version)
+    return number is not None and SUPPORTED[0] <= number < SUPPORTED[1]
+
+
+def parsed(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version; None of something else."""
     match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and SUPPORTED[0] <= (int(match[1]), int(match[2])) < SUPPORTED[1]
+    return None if match is None else (int(match[1]), int(match[2]))

@@ -7,6 +7,21 @@ from typing import Any
 from ullage.session import session
 
 
+class _Ranks:
+    """Which of its engine's processes this is, as far as there are several.
+
+    Attributes:
+        data: Among the data-parallel ones, such as ``dp1``: each has limits of its own.
+        own: Among all workers, such as ``dp1-tp0``.
+    """
+
+    data = ""
+    own = ""
+
+
+ranks = _Ranks()
+
+
 def identify(config: Any, role: str) -> None:
     """Publish that this process plays ``role`` (frontend, core or worker) for the engine of ``config``."""
     parallel, model = config.parallel_config, config.model_config
@@ -15,11 +30,16 @@ def identify(config: Any, role: str) -> None:
     if role != "frontend":
         fields["dp_size"] = parallel.data_parallel_size
         fields["dp_rank"] = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        ranks.data = f"dp{fields['dp_rank']}" if parallel.data_parallel_size > 1 else ""
     if role == "worker":
         tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         fields["tp_rank"] = parallel.rank % tensor
         fields["pp_rank"] = parallel.rank // tensor % pipeline
         fields["pp_size"] = pipeline
+        parts = [ranks.data]
+        parts += [f"tp{fields['tp_rank']}"] if tensor > 1 else []
+        parts += [f"pp{fields['pp_rank']}"] if pipeline > 1 else []
+        ranks.own = "-".join(filter(None, parts))
     session.identify(**fields)
 
 

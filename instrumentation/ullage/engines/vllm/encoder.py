@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
+from ullage.engines._probe import SharedProbe
 
 if TYPE_CHECKING:
     Args = tuple[Any, ...]
@@ -48,9 +49,10 @@ def _asked(allowed: bool, args: Args, kwargs: Kwargs) -> None:  # noqa: FBT001  
 
 
 _MODULE = "vllm.v1.core.encoder_cache_manager"
+_PROBE = SharedProbe("EncoderCacheManager.can_allocate")
 _PARAMETERS = ("request", "input_id", "encoder_compute_budget")
 
 HOOKS = (
-    Hook(_MODULE, "EncoderCacheManager.can_allocate", _PARAMETERS, after=_asked),
-    Hook(_MODULE, "EncoderDecoderCacheManager.can_allocate", _PARAMETERS, after=_asked),
+    Hook(_MODULE, "EncoderCacheManager.can_allocate", _PARAMETERS, after=_asked, shared=_PROBE),
+    Hook(_MODULE, "EncoderDecoderCacheManager.can_allocate", _PARAMETERS, after=_asked, shared=_PROBE),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook
+from ullage.engines._probe import SharedProbe
 from ullage.engines.vllm.rehearsal import observe
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ def _activation_failed(error: BaseException, args: Args, _kwargs: Kwargs) -> Non
 
 
 _MODULE = "vllm.lora.model_manager"
+_PROBE = SharedProbe("LoRAModelManager")
 
 HOOKS = (
-    Hook(_MODULE, "LoRAModelManager.__init__", after=_created),
-    Hook(_MODULE, "LoRAModelManager.activate_adapter", after=_changed, failed=_activation_failed),
-    Hook(_MODULE, "LoRAModelManager._deactivate_adapter", after=_changed),
+    Hook(_MODULE, "LoRAModelManager.__init__", after=_created, shared=_PROBE),
+    Hook(_MODULE, "LoRAModelManager.activate_adapter", after=_changed, failed=_activation_failed, shared=_PROBE),
+    Hook(_MODULE, "LoRAModelManager._deactivate_adapter", after=_changed, shared=_PROBE),
 )

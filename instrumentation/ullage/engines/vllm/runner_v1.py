@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
+from ullage.engines.vllm import structured
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe
-from ullage.inventory import Held, inventory
+from ullage.engines.vllm.walk import READS, walk
 from ullage.segment.phase import Phase
 from ullage.session import session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
+
+
+ROLE = "runner v1"
+"""What a process with this runner is, beside a worker: it may have imported the other one too."""
 
 
 class _Watched:
@@ -37,6 +40,7 @@ _watched.rows = {}
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner = args[0]
     identify(runner.vllm_config, "worker")
+    session.roles.add(ROLE)
     _watched.slots = buffer(
         "request_slots", capacity=runner.max_num_reqs, unit="requests", kind="managed", limit="max_num_seqs"
     )
@@ -70,23 +74,7 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
         )
         for name, table in zip(names, tables, strict=True)
     }
-    inventory("runner", _held(runner))
-    inventory("block_table", (held for table in tables for held in _held(table)))
-
-
-def _held(owner: Any) -> Iterator[Held]:
-    """Yield the pairs of a host and a device tensor that ``owner`` holds. Reads shapes, never contents."""
-    for attribute, value in vars(owner).items():
-        if type(value).__name__ == "CpuGpuBuffer":
-            host, device = value.cpu, value.gpu
-            alias = device is host or device.data_ptr() == host.data_ptr()
-            yield Held(
-                attribute,
-                tuple(host.shape),
-                str(host.dtype).removeprefix("torch."),
-                host.nbytes + (0 if alias else device.nbytes),
-                "host" if device.device.type == "cpu" else "device",
-            )
+    walk(runner)
 
 
 def _executes(args: Args, kwargs: Kwargs) -> None:
@@ -108,8 +96,11 @@ def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
             breadcrumb.end()
 
 
-def _samples(_args: Args, _kwargs: Kwargs) -> None:
+def _samples(args: Args, kwargs: Kwargs) -> None:
     breadcrumb.enter(Phase.SAMPLE)
+    grammar = argument("grammar_output", 1, args, kwargs)
+    if grammar is not None:
+        structured.given_to(args[0].input_batch.vocab_size, grammar.grammar_bitmask)
 
 
 def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
@@ -145,7 +136,7 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 HOOKS = (
     Hook(_RUNNER, "GPUModelRunner.__init__", after=_created),
-    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized),
+    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
     Hook(
         _RUNNER,
         "GPUModelRunner.execute_model",

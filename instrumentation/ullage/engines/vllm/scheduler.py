@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
-from ullage.engines.vllm import encoder
+from ullage.engines.vllm import connectors, encoder, limits
 from ullage.engines.vllm._identity import identify, location
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -61,6 +61,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         limit="max_num_batched_tokens",
     )
     _watched.encoder = encoder.created(scheduler.encoder_cache_manager)
+    limits.claim_of_scheduler(scheduler)
 
 
 def _schedules(_args: Args, _kwargs: Kwargs) -> None:
@@ -73,6 +74,9 @@ def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
     breadcrumb.batch(tokens, len(output.num_scheduled_tokens))
     _watched.denied, _watched.latest = 0, id(output)
     _watched.tokens.observe(tokens)
+    transfers = getattr(output, "kv_connector_metadata", None)
+    if transfers is not None:
+        connectors.scheduled(transfers, args[0].kv_cache_manager.block_pool.num_gpu_blocks)
     session.tick(_observe(args[0]))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
+from ullage.engines._probe import SharedProbe
 from ullage.engines.vllm._identity import location
 from ullage.engines.vllm.rehearsal import observe
 
@@ -63,13 +64,15 @@ def _proposes(args: Args, kwargs: Kwargs) -> None:
 
 
 _MODULE = "vllm.v1.spec_decode.llm_base_proposer"
+_PROBE = SharedProbe("SpecDecodeBaseProposer")
 
 HOOKS = (
-    Hook(_MODULE, "SpecDecodeBaseProposer.load_model", after=_loaded),
+    Hook(_MODULE, "SpecDecodeBaseProposer.load_model", after=_loaded, shared=_PROBE),
     Hook(
         _MODULE,
         "SpecDecodeBaseProposer.propose",
         ("target_token_ids", "common_attn_metadata"),
         before=_proposes,
+        shared=_PROBE,
     ),
 )

@@ -1,0 +1,247 @@
+"""Buffers with a row for each token or request of a step: of the V1 runner, its metadata builders and its proposer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ullage.engines.vllm._sizes import agreed, inputs, source
+from ullage.engines.vllm.tables import each_builder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TOKENS, REQUESTS, SEQUENCE = "step.tokens", "step.requests", "block_table.tokens"
+DECODE, ARANGE, SPLITS, STATES = "indexer.decode_rows", "indexer.arange", "flashmla.num_splits", "mamba.state_rows"
+BOUNDARIES = "draft.arange"
+
+
+class Need(NamedTuple):
+    """How many rows a size is asked for.
+
+    Attributes:
+        who: Who asks.
+        limit: For as many as this limit says.
+        more: And so many more.
+    """
+
+    who: str
+    limit: str
+    more: int = 0
+
+
+NEEDS = {
+    TOKENS: Need("scheduler", "max_num_batched_tokens"),
+    REQUESTS: Need("scheduler", "max_num_seqs"),
+    DECODE: Need("decode batch", "max_num_batched_tokens"),
+    ARANGE: Need("decode batch", "max_num_batched_tokens"),
+    SPLITS: Need("decode batch", "max_num_seqs", more=1),
+    BOUNDARIES: Need("decode batch", "max_num_seqs", more=1),
+}
+GRAPHS = {
+    TOKENS: Need("graph capture", "num_tokens"),
+    REQUESTS: Need("graph capture", "num_reqs"),
+    STATES: Need("graph capture", "num_reqs"),
+    SPLITS: Need("graph capture", "num_reqs", more=1),
+}
+"""What the largest captured graph asks for; its limits are those of its batch."""
+
+
+class Rows(NamedTuple):
+    """Tensors that must have a row for each of something.
+
+    Attributes:
+        size: Of what.
+        attributes: Names of the tensors in their owner, those that it has.
+        dim: The dimension that counts.
+        beyond: How many rows it has beyond those: 1 for boundaries, which have an end as well.
+    """
+
+    size: str
+    attributes: str
+    dim: int = 0
+    beyond: int = 0
+
+
+RUNNER = (
+    Rows(
+        TOKENS,
+        "input_ids positions is_padding req_indices inputs_embeds is_token_ids arange_np query_pos "
+        "kv_sharing_fast_prefill_logits_indices",
+    ),
+    Rows(TOKENS, "mrope_positions xdrope_positions", dim=1, beyond=1),
+    Rows(
+        REQUESTS,
+        "seq_lens optimistic_seq_lens_cpu num_computed_tokens prev_num_draft_tokens prev_positions "
+        "num_scheduled_tokens encoder_seq_lens dcp_local_seq_lens discard_request_mask num_decode_draft_tokens "
+        "num_accepted_tokens",
+    ),
+    Rows(REQUESTS, "query_start_loc arange_np", beyond=1),
+)
+INPUT_BATCH = (Rows(REQUESTS, "token_ids_cpu"), Rows(SEQUENCE, "token_ids_cpu", dim=1))
+BLOCK_TABLE = (Rows(REQUESTS, "block_table"), Rows(TOKENS, "slot_mapping"))
+BUILDER = (
+    Rows(
+        TOKENS,
+        "compressed_slot_mapping_buffer slot_mapping_buffer req_id_per_token_buffer mm_prefix_query_ranges_gpu",
+    ),
+    Rows(
+        DECODE,
+        "decode_lens_buffer per_req_decode_lens_buffer decode_seq_lens_buffer global_decode_seq_lens_buffer "
+        "decode_indices_buffer expanded_block_table_buffer expanded_seq_lens_buffer",
+    ),
+    Rows(ARANGE, "arange_buffer"),
+    Rows(SPLITS, "cg_buf_num_splits num_splits_buffer"),
+    Rows(REQUESTS, "paged_kv_indptr qo_indptr", beyond=1),
+    Rows(
+        REQUESTS,
+        "topk_tokens_tensor max_model_len_tensor dummy_block_table paged_kv_last_page_len persistent_rswa_prefix_lens "
+        "_dcp_context_kv_lens _graph_seq_lens",
+    ),
+    Rows(
+        STATES,
+        "state_indices_tensor_d decode_num_accepted_tokens spec_state_indices_tensor spec_sequence_masks "
+        "non_spec_state_indices_tensor num_accepted_tokens decode_state_indices_tensor",
+    ),
+    Rows(STATES, "spec_query_start_loc non_spec_query_start_loc decode_query_start_loc", beyond=1),
+)
+PROPOSER = (
+    Rows(
+        TOKENS,
+        "input_ids positions hidden_states inputs_embeds _slot_mapping_buffer token_arange_np is_rejected_token_mask "
+        "is_masked_token_mask",
+    ),
+    Rows(TOKENS, "mrope_positions", dim=1, beyond=1),
+    Rows(BOUNDARIES, "arange"),
+    Rows(REQUESTS, "backup_next_token_ids"),
+)
+
+
+def claim(runner: Any) -> None:
+    """Claim the rows of everything that a runner steps with, and how many a step needs."""
+    config, graph = runner.vllm_config, _largest_graph(runner)
+    held = [("runner", runner, RUNNER), ("input batch", runner.input_batch, INPUT_BATCH)]
+    for number, table in enumerate(runner.input_batch.block_table.block_tables):
+        held.append((f"block table {number}" if number else "block table", table, BLOCK_TABLE))
+    several = len(runner.attn_groups) > 1
+    for builder, group in each_builder(runner):
+        held.append((type(builder).__name__ + (f" {group}" if several else ""), builder, BUILDER))
+        _claim_pages(builder, config)
+        _claim_gathered(builder, config)
+    proposer = getattr(runner, "drafter", None)
+    if proposer is not None and getattr(proposer, "method", "") != "dflash":  # it divides its buffers in its own way
+        held.append((f"drafter {type(proposer).__name__}", proposer, PROPOSER))
+        _claim_drafts(proposer, config)
+    for owner, holder, table in held:
+        _claim_rows(owner, holder, table, config, graph)
+    _claim_topk(runner)
+
+
+def room(builder: Any) -> tuple[float, float]:
+    """Return for how many tokens and requests the tensors of a builder have rows; infinity if it has none."""
+    counts = {"max_num_batched_tokens": math.inf, "max_num_seqs": math.inf}
+    for size, count in _sizes(builder, BUILDER):
+        need = NEEDS.get(size)
+        if need is not None:
+            counts[need.limit] = min(counts[need.limit], count - need.more)
+    return counts["max_num_batched_tokens"], counts["max_num_seqs"]
+
+
+def _largest_graph(runner: Any) -> dict[str, int]:
+    """Return how many tokens and requests the largest graphs will have; nothing without graphs."""
+    largest: dict[str, int] = {}
+    for holder in (runner, getattr(runner, "drafter", None)):
+        dispatcher = getattr(holder, "cudagraph_dispatcher", None)
+        for batches in getattr(dispatcher, "cudagraph_keys", {}).values():
+            for batch in batches:
+                for limit in ("num_tokens", "num_reqs"):  # a graph of pieces does not say for how many requests
+                    largest[limit] = max(largest.get(limit, 0), getattr(batch, limit) or 0)
+    return {limit: count for limit, count in largest.items() if count}
+
+
+def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any, graph: dict[str, int]) -> None:
+    """Claim what each tensor of ``holder`` has, those of one size together, and what is asked of such tensors."""
+    for (size, count), attributes in _sizes(holder, table).items():
+        contract, need, more = agreed(size), NEEDS.get(size), GRAPHS.get(size)
+        limit = need.limit if need is not None else "max_model_len" if size is SEQUENCE else "max_num_seqs"
+        given = inputs(config, limit)
+        allocated_for = getattr(holder, limit, given[limit])  # when it was: the limit may have changed since
+        others = f" and {len(attributes) - 1} more" if len(attributes) > 1 else ""
+        contract.claim(
+            source(owner, attributes[0] + others), (count,), role="provides", inputs={**given, limit: allocated_for}
+        )
+        if need is not None:
+            contract.claim(need.who, (given[limit] + need.more,), role="requires", inputs=given)
+        if more is not None and more.limit in graph:
+            captured = {"max_cudagraph_capture_size": config.compilation_config.max_cudagraph_capture_size}
+            contract.claim(more.who, (graph[more.limit] + more.more,), role="requires", inputs={**given, **captured})
+
+
+def _sizes(holder: Any, table: Iterable[Rows]) -> dict[tuple[str, int], list[str]]:
+    """Return which tensors of ``holder`` have rows for how many of what."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for rows in table:
+        for attribute in rows.attributes.split():
+            shape = _shape(getattr(holder, attribute, None))
+            if len(shape) > rows.dim:
+                found.setdefault((rows.size, shape[rows.dim] - rows.beyond), []).append(attribute)
+    return found
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor or an array, or of the pair of tensors that vLLM has for host and device."""
+    shape = getattr(getattr(tensor, "gpu", tensor), "shape", ())
+    return tuple(int(size) for size in shape)
+
+
+def _claim_pages(builder: Any, config: Any) -> None:
+    """FlashInfer lists the pages of all sequences of a step one after another."""
+    pages = _shape(getattr(builder, "paged_kv_indices", None))
+    if pages and type(builder).__name__.startswith("FlashInfer"):
+        block_size = builder.kv_cache_spec.block_size
+        longest = -(
+            -config.model_config.max_model_len // (block_size * config.parallel_config.decode_context_parallel_size)
+        )
+        given = inputs(config, "max_num_seqs", "max_model_len", block_size=block_size)
+        contract = agreed("flashinfer.page_indices")
+        contract.claim(source(type(builder).__name__, "paged_kv_indices"), pages[:1], role="provides", inputs=given)
+        needed = config.scheduler_config.max_num_seqs * longest
+        contract.claim("largest step", (needed,), role="requires", inputs=given)
+
+
+def _claim_gathered(builder: Any, config: Any) -> None:
+    """The indexer gathers prefills in chunks; one sequence is never divided, so the longest must fit."""
+    gathered = getattr(builder, "max_prefill_buffer_size", None)
+    if isinstance(gathered, int):
+        ratio = getattr(builder, "compress_ratio", 1)
+        given = inputs(config, "max_model_len", compress_ratio=ratio)
+        name = source(type(builder).__name__, "max_prefill_buffer_size")
+        contract = agreed("indexer.prefill_rows")
+        contract.claim(name, (gathered * ratio,), role="provides", inputs=given)
+        longest = config.model_config.max_model_len
+        contract.claim("longest sequence", (longest,), role="requires", inputs=inputs(config, "max_model_len"))
+
+
+def _claim_drafts(proposer: Any, config: Any) -> None:
+    """A draft model that sees more tokens than the target: slots of its own for each sequence."""
+    slots = getattr(proposer, "net_num_new_slots_per_request", 0)
+    scheduled = config.scheduler_config.max_num_scheduled_tokens
+    if slots > 0 and scheduled:
+        given = inputs(config, "max_num_batched_tokens", "max_num_seqs", slots_per_request=slots)
+        contract, owner = agreed("draft.step_tokens"), f"drafter {type(proposer).__name__}"
+        contract.claim(source(owner, "input_ids"), _shape(proposer.input_ids)[:1], role="provides", inputs=given)
+        needed = scheduled + slots * config.scheduler_config.max_num_seqs
+        given = {**given, "max_num_scheduled_tokens": scheduled}
+        contract.claim("drafts of the largest step", (needed,), role="requires", inputs=given)
+
+
+def _claim_topk(runner: Any) -> None:
+    """The sparse layers of a model share one buffer of indices."""
+    config = runner.vllm_config
+    for layer in config.compilation_config.static_forward_context.values():
+        for holder in (layer, getattr(layer, "impl", None)):
+            shape = _shape(getattr(holder, "topk_indices_buffer", None))
+            if shape:
+                name = source(type(layer).__name__, "topk_indices_buffer")
+                agreed(TOKENS).claim(name, shape[:1], role="provides", inputs=inputs(config, "max_num_batched_tokens"))
+                break
