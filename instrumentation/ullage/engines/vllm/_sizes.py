@@ -95,4 +95,4 @@ def inputs(config: Any, *names: str, **more: Any) -> Inputs:
 def look_ahead_tokens(config: Any) -> int:
     """Return how many tokens a step guesses for each sequence."""
     speculative = config.speculative_config
-    return speculative.num_speculative_tokens if speculative is not None else 0
+    return (speculative.num_speculative_tokens or 0) if speculative is not None else 0
