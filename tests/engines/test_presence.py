@@ -25,7 +25,7 @@ def installed():
 def documented(version):
     """The column of a version in all tables: {name: what it says}."""
     found, header = {}, []
-    for line in presence.DOCUMENT.read_text().splitlines():
+    for line in presence.DOCUMENT.read_text().partition(presence.BEGIN)[2].splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         if line.startswith("|") and version in cells:
             header = cells
