@@ -7,19 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import promql_parser
 import pytest
+from everything import samples
 from harness import ROOT, missing
-from prometheus_client import CollectorRegistry
-from snapshots import World, buffer, snapshot
 
 import dashboards
-from ullage.segment.layout import ProbeStatus, Relation, Role
-from ullage.segment.snapshot import Claim, Probe
-from ullage_sidecar.alarms import Alarms, evaluate
-from ullage_sidecar.metrics import Collector, Reload
 
 COLUMNS = 24
 VARIABLES = ["datasource", "cluster", "job", "namespace", "pod", "model_name", "process", "buffer"]
@@ -42,46 +36,11 @@ def board(name):
 
 @pytest.fixture(scope="module")
 def exposed():
-    """Every series of the real collector that watches one of everything: {name: labels}."""
-    world = World(warning_ratio=0.5)
-    claims = [_claim("a", 4), _claim("b", 5), replace(_claim("", 4), tally=True, checks=3, violations=1)]
-    buffers = [buffer(used=90, beyond=1), buffer("pool", unit="bytes"), buffer("held", inventory=True)]
-    watched = replace(
-        snapshot(buffers=buffers, step_ns=1),
-        probes=(Probe("schedule", "", ProbeStatus.INSTALLED, 1, 0, 0),),
-        claims=tuple(claims),
-    )
-    watched.identity.update(dict.fromkeys(("engine", "engine_version", "model_name", "role", "hook_version"), "x"))
-    world.look(watched)
-    state = world.look(watched)
-    alarms, _ = evaluate(Alarms(looked_ns=1), state, world.settings)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(lambda: (state, alarms, world.settings, Reload(successful=True, at=0))))
+    """Every series of the real collector over a pod in which everything has happened: {name: labels}."""
     series = {}
-    for family in registry.collect():
-        for sample in family.samples:
-            series.setdefault(sample.name, set()).update(sample.labels)
+    for name, labels, _ in samples():
+        series.setdefault(name, set()).update(labels)
     return series
-
-
-def _claim(source, width):
-    return Claim(
-        contract="table.width",
-        source=source,
-        tally=False,
-        dims=("columns",),
-        role=Role.IS,
-        shape=(width,),
-        relations=(Relation.EQUAL,),
-        dtype="",
-        unit="columns",
-        inputs={},
-        inputs_truncated=False,
-        checks=0,
-        violations=0,
-        violation_first_ns=0,
-        violation_last_ns=0,
-    )
 
 
 def test_the_committed_files_are_what_the_generator_writes(tmp_path):
