@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 sys.path.insert(0, str(ROOT / "tests/support"))
 import tiny_llama
 from harness import Sidecar
-from prometheus import PrometheusServer
+from prometheus import PrometheusServer, static
 
 from dashboards import queries
 
@@ -98,7 +98,7 @@ def main():
     port = serve(pages)
     pods = [(port, {"namespace": "serving", "pod": f"vllm-{n}", "__param_pod": str(n)}) for n in range(PODS)]
     binary = ROOT / ".tools/prometheus/usr/bin/prometheus"
-    prometheus = PrometheusServer(binary, room / "prometheus", {"ullage": pods}, interval=f"{INTERVAL_S}s")
+    prometheus = PrometheusServer(binary, room / "prometheus", [static("ullage", *pods)], interval=f"{INTERVAL_S}s")
     try:
         span = INTERVAL_S * PAGES
         time.sleep(span + INTERVAL_S)

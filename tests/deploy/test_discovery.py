@@ -10,7 +10,7 @@ import yaml
 from fake_kubernetes import FakeKubernetes
 from harness import PROMISE_FACTOR, until
 from manifests import DEPLOY, HELM, kustomize, run
-from scraping import Prometheus
+from prometheus import PrometheusServer
 
 NATIVE, PLAIN = "sidecar", "plain-container"
 ENGINE = """
@@ -39,13 +39,13 @@ def cluster():
 
 @pytest.fixture
 def scraped(prometheus, tmp_path):
-    """Run Prometheus with one scrape config; return how to query it."""
+    """Run Prometheus with one scrape config; return how to ask for the labels of what it has."""
     with contextlib.ExitStack() as stack:
 
         def start(job):
-            running = Prometheus(prometheus, job, tmp_path)
-            stack.callback(running.close)
-            return running.query
+            running = PrometheusServer(prometheus, tmp_path, [job])
+            stack.callback(running.end)
+            return lambda expression: [labels for labels, _ in running.query(expression)]
 
         yield start
 

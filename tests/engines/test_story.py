@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from harness import ROOT, Program, Sidecar, until
-from prometheus import Alertmanager, PrometheusServer, backfill
+from prometheus import Alertmanager, PrometheusServer, backfill, static
 
 from dashboards import NAMES, annotations, queries, variables
 from rules import FILES, alerts, rules
@@ -89,7 +89,7 @@ def story(start_offline, prometheuses, tmp_path_factory):
             scraping[release.version] = PrometheusServer(
                 release.prometheus,
                 room / release.version,
-                {"ullage": [(sidecar.port, LABELS), (lonely.port, {**LABELS, "pod": "bare-0"})]},
+                [static("ullage", (sidecar.port, LABELS), (lonely.port, {**LABELS, "pod": "bare-0"}))],
                 rules=FILES,
                 alertmanager=receiver,
             )
@@ -241,12 +241,12 @@ def history(story, prometheuses, tmp_path_factory):
     for release in prometheuses:
         room = tmp_path_factory.mktemp("history") / release.version
         backfill(release.promtool, room, pages)
-        servers[release.version] = PrometheusServer(release.prometheus, room, {})
+        servers[release.version] = PrometheusServer(release.prometheus, room)
         command = [release.promtool, "tsdb", "create-blocks-from", "rules", f"--start={begin}", f"--end={at}"]
         options = ["--url", servers[release.version].url, "--eval-interval=30s", f"--output-dir={room / 'data'}"]
         subprocess.run([*command, *options, *FILES], check=True, capture_output=True)
         servers[release.version].end()
-        servers[release.version] = PrometheusServer(release.prometheus, room, {})
+        servers[release.version] = PrometheusServer(release.prometheus, room)
     yield servers, ends
     for server in servers.values():
         server.end()

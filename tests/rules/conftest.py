@@ -32,7 +32,7 @@ def hour(prometheuses, tmp_path_factory):
     for release in prometheuses:
         room = tmp_path_factory.mktemp("hour") / release.version
         backfill(release.promtool, room, pages)
-        servers[release.version] = PrometheusServer(release.prometheus, room, {})
+        servers[release.version] = PrometheusServer(release.prometheus, room)
     yield servers
     for server in servers.values():
         server.end()

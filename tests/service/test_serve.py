@@ -13,6 +13,7 @@ import urllib.request
 
 import pytest
 from harness import PROMISE_FACTOR, Sidecar, until
+from prometheus import PrometheusServer, static
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 STORY = """
@@ -295,41 +296,16 @@ def test_it_ends_on_sigterm(sidecar):
 def test_a_real_prometheus_scrapes_it(told, sidecar, prometheus, tmp_path):
     tell, watching = told(), sidecar()
     tell("rows.observe(113)")
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        "scrape_configs: [{job_name: ullage, scrape_interval: 500ms, scrape_timeout: 500ms,"
-        f" static_configs: [{{targets: ['127.0.0.1:{watching.port}']}}]}}]"
-    )
-    port = watching.port + 1 if watching.port < 65000 else watching.port - 1
-    server = subprocess.Popen(
-        [
-            prometheus,
-            f"--config.file={config}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def ask(query):
-        url = f"http://127.0.0.1:{port}/api/v1/query?query={query}"
-        try:
-            with urllib.request.urlopen(url, timeout=5) as response:
-                return json.load(response)["data"]["result"]
-        except (urllib.error.URLError, ConnectionError):
-            return []
+    server = PrometheusServer(prometheus, tmp_path, [static("ullage", (watching.port, {}))])
 
     try:
-        used = until(
-            lambda: ask('ullage_buffer_used_slots{buffer="rows"}/ullage_buffer_capacity_slots>0.9'), 60, "the sample"
-        )
-        (warning,) = until(lambda: ask('ullage_warning_active{buffer="rows"}'), 60, "the warning")
+        near = 'ullage_buffer_used_slots{buffer="rows"} / ullage_buffer_capacity_slots > 0.9'
+        used = until(lambda: server.query(near), 60, "the sample")
+        ((warning, _),) = until(lambda: server.query('ullage_warning_active{buffer="rows"}'), 60, "the warning")
     finally:
-        server.kill()
-        server.wait()
-    assert [sample["metric"]["buffer"] for sample in used] == ["rows"]
-    assert warning["metric"]["severity"] == "warning"
+        server.end()
+    assert [labels["buffer"] for labels, _ in used] == ["rows"]
+    assert warning["severity"] == "warning"
 
 
 CLAIMS = """

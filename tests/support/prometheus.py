@@ -71,24 +71,22 @@ def backfill(promtool, directory, pages):
     history.unlink()
 
 
-class PrometheusServer(Server):
-    """Scrapes ``jobs``, {job: [(port, labels)]}, and judges ``rules``, once an interval."""
+def static(job, *targets):
+    """Return a scrape config for ports of the loopback interface: (port, labels)."""
+    configs = [{"targets": [f"127.0.0.1:{port}"], "labels": labels} for port, labels in targets]
+    return {"job_name": job, "static_configs": configs}
 
-    def __init__(self, binary, directory, jobs, rules=(), alertmanager=None, interval="1s"):
+
+class PrometheusServer(Server):
+    """Scrapes by ``scrape_configs``, and judges ``rules``, once an interval."""
+
+    def __init__(self, binary, directory, scrape_configs=(), rules=(), alertmanager=None, interval="1s"):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         config = {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "rule_files": [str(path) for path in rules],
-            "scrape_configs": [
-                {
-                    "job_name": job,
-                    "static_configs": [
-                        {"targets": [f"127.0.0.1:{target}"], "labels": labels} for target, labels in targets
-                    ],
-                }
-                for job, targets in jobs.items()
-            ],
+            "scrape_configs": list(scrape_configs),
         }
         if alertmanager is not None:
             target = {"targets": [alertmanager.url.removeprefix("http://")]}
