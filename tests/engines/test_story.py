@@ -44,10 +44,6 @@ class App(Program):
         super().__init__(APP, directory, ULLAGE_STRICT="0")
         assert self.line() == "ready"
 
-    def tell(self, line):
-        self.say(line)
-        assert self.line() == "done"
-
 
 class Told(NamedTuple):
     """What is left of a story.

@@ -36,12 +36,6 @@ def process(program):
     def start(*arguments, **environment):
         one = program(STORY, *arguments, **{**ENGINE, **environment})
         assert one.line() == "ready"
-
-        def tell(line):
-            one.say(line)
-            assert one.line() == "done"
-
-        one.tell = tell
         return one
 
     return start

@@ -41,12 +41,6 @@ def process(program):
     def start(role, version="1.0", capacity=10):
         one = program(PROGRAM, role, version, capacity, **ENGINE)
         assert one.line() == "ready"
-
-        def tell(line):
-            one.say(line)
-            assert one.line() == "done"
-
-        one.tell = tell
         return one
 
     return start

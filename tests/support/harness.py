@@ -85,6 +85,11 @@ class Program:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
+    def tell(self, line):
+        """Have a program that does what it is told, a line at a time, do that; it says when it is done."""
+        self.say(line)
+        assert self.line() == "done"
+
     def kill(self):
         """End it as the kernel would for want of memory."""
         self.process.send_signal(signal.SIGKILL)
