@@ -7,12 +7,12 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constrai
 TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers triton)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-v2 test-long cases lint types dashboards dashboards-preview reliability bench docs clean
+.PHONY: help setup demo test test-v2 test-long cases lint types dashboards dashboards-preview deploy reliability bench docs clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
 
-setup: .venv/.ready .venv/.engine $(TOOLS) ## Install ullage, the engine and the test tools
+setup: .venv/.dev .venv/.engine $(TOOLS) ## Install ullage, the engine and the test tools
 
 demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a buffer overflow
 	@$(BIN)/python examples/demo.py
@@ -20,26 +20,26 @@ demo: .venv/.ready .venv/.engine ## Watch a real vLLM fill its KV blocks, and a 
 test: setup lint types ## Run everything that CI runs
 	$(BIN)/python -m pytest
 
-test-v2: .venv/.ready .venv/.engine .tools/.triton ## Run the tests of vLLM's V2 runner, which CI runs too
+test-v2: .venv/.dev .venv/.engine .tools/.triton ## Run the tests of vLLM's V2 runner, which CI runs too
 	$(BIN)/python -m pytest tests/instrumentation/test_vllm_v2_probes.py tests/engines/test_vllm_v2.py \
 	  tests/engines/test_vllm_v2_classes.py
 
 test-long: setup ## The same tests with larger counts
 	ULLAGE_TEST_LONG=1 $(BIN)/python -m pytest
 
-cases: .venv/.ready ## Put public reports of faults through the diagnosis, and print what it says
+cases: .venv/.dev ## Put public reports of faults through the diagnosis, and print what it says
 	@$(BIN)/python tests/cases/suite.py
 
-lint: .venv/.ready ## Check style and import boundaries
+lint: .venv/.dev ## Check style and import boundaries
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 
-types: .venv/.ready ## Check types
+types: .venv/.dev ## Check types
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.11 --package boards
 
-dashboards: .venv/.ready ## Write the Grafana dashboards
+dashboards: .venv/.dev ## Write the Grafana dashboards
 	$(BIN)/python dashboards/build.py
 
 dashboards-preview: setup .tools/.preview ## Draw the dashboards from live data into docs/img; needs npm and Chromium
@@ -57,7 +57,10 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/indexer.py
 	$(BIN)/python tests/bench/fleet.py
 
-docs: .venv/.ready ## Write docs/metrics.md from the code
+deploy: .venv/.dev ## Write what is made from deploy/fragment.yaml, rules and dashboards
+	$(BIN)/python deploy/build.py
+
+docs: .venv/.dev ## Write docs/metrics.md from the code
 	$(BIN)/python tests/support/metrics_page.py
 
 clean: ## Remove what setup installed
@@ -69,8 +72,13 @@ clean: ## Remove what setup installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 
 .venv/.ready: .venv/bin/uv pyproject.toml constraints.txt
-	@echo "ullage: installing ullage and its development tools"
-	@$(UV) --editable '.[sidecar]' --group dev
+	@echo "ullage: installing ullage"
+	@$(UV) --editable '.[sidecar]'
+	@touch $@
+
+.venv/.dev: .venv/.ready
+	@echo "ullage: installing its development tools"
+	@$(UV) --group dev
 	@touch $@
 
 .venv/.engine: .venv/.ready engine-overrides.txt
@@ -99,7 +107,7 @@ clean: ## Remove what setup installed
 	@touch $@
 
 PREVIEW := $(addprefix dashboards/preview/,package.json index.html tsconfig.json vite.config.js src)
-.tools/.preview: .venv/.ready $(PREVIEW) $(wildcard dashboards/preview/src/*)
+.tools/.preview: .venv/.dev $(PREVIEW) $(wildcard dashboards/preview/src/*)
 	@mkdir -p .tools/preview
 	@echo "ullage: building the preview, with about 500 MB of Grafana's components"
 	@$(UV) --group preview
