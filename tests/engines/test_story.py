@@ -33,7 +33,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 ALERTMANAGER = ROOT / ".tools/prometheus/usr/bin/prometheus-alertmanager"
-SETTINGS = "exhaustion_hold: 1s\nclear_hold: 2s\nstall_after: 3s\n"
+SETTINGS = "exhaustion_hold: 1s\nclear_hold: 30s\nstall_after: 5s\n"
 LABELS = {"cluster": "one", "namespace": "serving", "pod": "vllm-0", "node": "n1"}
 
 
@@ -95,9 +95,15 @@ def story(start_offline, prometheuses, tmp_path_factory):
         def page(chapter):
             pages.setdefault(chapter, []).append(sidecar.get("/metrics").decode())
 
+        def settled(chapter):
+            conditions = [rule.expr for name, rule in alerts().items() if MOMENTS[name] == chapter]
+            true = all(server.query(expr) for server in scraping.values() for expr in conditions)
+            return true and not any(server.query("up == 0") for server in scraping.values())
+
         def ended(chapter, seconds=4):
-            """Let the scrapes catch up with a chapter, and note when it ended."""
+            """Let the scrapes catch up with a chapter, however slow the machine is, and note when it ended."""
             time.sleep(seconds)
+            until(lambda: settled(chapter), 60, f"all conditions of the chapter {chapter!r}")
             page(chapter)
             chapters[chapter] = time.time()
 
