@@ -96,7 +96,7 @@ def _exists(pid):
     try:
         threads = len(list((process / "task").iterdir()))
         return threads > 1 or (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
 
 
