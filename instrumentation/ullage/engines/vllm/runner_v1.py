@@ -8,8 +8,9 @@ from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines.vllm import structured
-from ullage.engines.vllm._identity import identify, location
+from ullage.engines.vllm._identity import identify
 from ullage.engines.vllm.rehearsal import observe
+from ullage.engines.vllm.steps import Steps, steps
 from ullage.engines.vllm.walk import READS, walk
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -26,9 +27,7 @@ ROLE = "runner v1"
 class _Watched:
     """The buffers of this process's runner."""
 
-    slots: Buffer
-    tokens: Buffer
-    padded: Buffer
+    steps: Steps
     rows: dict[int, Buffer]
     """One per KV-cache group, by ``id`` of its block table."""
 
@@ -41,23 +40,11 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner = args[0]
     identify(runner.vllm_config, "worker")
     session.roles.add(ROLE)
-    _watched.slots = buffer(
-        "request_slots", capacity=runner.max_num_reqs, unit="requests", kind="managed", limit="max_num_seqs"
-    )
-    _watched.tokens = buffer(
-        "step_tokens",
-        capacity=runner.max_num_tokens,
-        unit="tokens",
-        kind="managed",
-        limit="max_num_batched_tokens",
-    )
-    _watched.padded = buffer(  # fixed: padding is there to be seen, and says nothing that step_tokens does not warn of
-        "padded_tokens",
-        capacity=runner.input_ids.gpu.shape[0],
-        unit="tokens",
-        kind="fixed",
-        location=location(runner.vllm_config),
-        limit="max_num_batched_tokens",
+    _watched.steps = steps(
+        runner.vllm_config,
+        slots=runner.max_num_reqs,
+        tokens=runner.max_num_tokens,
+        padded=runner.input_ids.gpu.shape[0],
     )
 
 
@@ -88,8 +75,8 @@ def _executes(args: Args, kwargs: Kwargs) -> None:
 
 def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
     breadcrumb.enter(Phase.NONE)
-    observe(_watched.slots, args[0].input_batch.num_reqs)
-    observe(_watched.tokens, argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens)
+    observe(_watched.steps.slots, args[0].input_batch.num_reqs)
+    observe(_watched.steps.tokens, argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens)
     if "core" not in session.roles:
         session.tick()
         if result is not None:  # else its tokens are sampled in a call of its own
@@ -118,7 +105,7 @@ def _sample_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
 
 
 def _padded(result: Any, _args: Args, _kwargs: Kwargs) -> None:
-    observe(_watched.padded, result[1].num_tokens)
+    observe(_watched.steps.padded, result[1].num_tokens)
 
 
 def _row_grows(args: Args, kwargs: Kwargs) -> None:

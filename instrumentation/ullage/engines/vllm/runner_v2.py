@@ -16,6 +16,7 @@ from ullage.engines.vllm import structured, uva
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe, rehearsal
 from ullage.engines.vllm.shape_v2 import READS, as_v1
+from ullage.engines.vllm.steps import Steps, steps
 from ullage.engines.vllm.walk import walk
 from ullage.inventory import inventory
 from ullage.segment.phase import Phase
@@ -37,9 +38,7 @@ _OWNERS = ("req_states", "block_tables", "structured_outputs_worker")
 class _Watched:
     """The buffers of this process's runner."""
 
-    slots: Buffer
-    tokens: Buffer
-    padded: Buffer
+    steps: Steps
     token_row: Buffer
     rows: tuple[Buffer, ...] = ()
     """One per KV-cache group."""
@@ -62,23 +61,11 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         hook.probe.used()
     where = location(runner.vllm_config)
     states = runner.req_states
-    _watched.slots = buffer(
-        "request_slots", capacity=states.max_num_reqs, unit="requests", kind="managed", limit="max_num_seqs"
-    )
-    _watched.tokens = buffer(
-        "step_tokens",
-        capacity=runner.max_num_tokens,
-        unit="tokens",
-        kind="managed",
-        limit="max_num_batched_tokens",
-    )
-    _watched.padded = buffer(  # fixed: padding is there to be seen, and says nothing that step_tokens does not warn of
-        "padded_tokens",
-        capacity=runner.input_buffers.input_ids.shape[0],
-        unit="tokens",
-        kind="fixed",
-        location=where,
-        limit="max_num_batched_tokens",
+    _watched.steps = steps(
+        runner.vllm_config,
+        slots=states.max_num_reqs,
+        tokens=runner.max_num_tokens,
+        padded=runner.input_buffers.input_ids.shape[0],
     )
     _watched.token_row = buffer(
         "token_row",
@@ -143,8 +130,8 @@ def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
         return
     breadcrumb.enter(Phase.NONE)
     if not argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens:  # no inputs were prepared
-        _watched.slots.observe(len(args[0].req_states.req_id_to_index))
-        _watched.tokens.observe(0)
+        _watched.steps.slots.observe(len(args[0].req_states.req_id_to_index))
+        _watched.steps.tokens.observe(0)
     if "core" not in session.roles:
         session.tick()
         if result is not None:  # else its tokens are sampled in a call of its own
@@ -176,9 +163,9 @@ def _failed(where: str) -> Callable[[BaseException, Args, Kwargs], None]:
 
 def _prepared(batch: Any, args: Args, kwargs: Kwargs) -> None:
     """Before the forward pass: what overflows in it is on record when it fails."""
-    observe(_watched.slots, len(args[0].req_states.req_id_to_index))
-    observe(_watched.tokens, batch.num_tokens)
-    observe(_watched.padded, batch.num_tokens_after_padding)
+    observe(_watched.steps.slots, len(args[0].req_states.req_id_to_index))
+    observe(_watched.steps.tokens, batch.num_tokens)
+    observe(_watched.steps.padded, batch.num_tokens_after_padding)
     if _watched.graphs is not None and not breadcrumb.rehearsing:
         _dispatched(_watched.graphs, batch, args, kwargs)
 
@@ -196,7 +183,7 @@ def _request_added(args: Args, kwargs: Kwargs) -> None:
     """Before the write: a kernel puts what does not fit into the row of another request."""
     observe(_watched.token_row, len(argument("all_token_ids", 3, args, kwargs)))
     if not args[0].free_indices and not breadcrumb.rehearsing:
-        _watched.slots.exhausted(1)
+        _watched.steps.slots.exhausted(1)
 
 
 def _row_grows(args: Args, kwargs: Kwargs) -> None:
