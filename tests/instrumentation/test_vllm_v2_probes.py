@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
 FAKE = """
@@ -129,21 +130,9 @@ module("vllm.v1.worker.gpu_worker", Worker)
 
 
 @pytest.fixture
-def run(program, segments):
-    """Run a program on the fake vLLM; return what its segment says then. With an argument it dies there."""
-
-    def run(code, *arguments):
-        running = program(FAKE + code, *arguments)
-        if arguments:
-            running.failure()
-        else:
-            running.finish()
-        (path,) = segments.glob("*.ullage")
-        seen = reader.read(path)
-        assert seen.process.hook_errors == 0
-        return seen
-
-    return run
+def run(run_engine):
+    """Run a program on the fake vLLM."""
+    return partial(run_engine, FAKE)
 
 
 def buffers(seen):
