@@ -23,7 +23,7 @@ from ullage.postmortem import line
 from ullage_sidecar import discovery
 from ullage_sidecar.alarms import Alarms, Change, evaluate
 from ullage_sidecar.api import router
-from ullage_sidecar.deaths import deaths
+from ullage_sidecar.deaths import deaths, died
 from ullage_sidecar.metrics import Collector, Reload
 from ullage_sidecar.state import History, State, observe
 
@@ -95,17 +95,19 @@ class Watch:
         self._ticked = time.monotonic()
         for change in changes:
             _log(change)
-        dead = frozenset(deaths(state))
-        if dead - self._told:
-            self.tell_deaths(known=self._told)
-        self._told = dead
+        if not died(state) <= self._told:
+            self._told = self.tell_deaths(known=self._told)
 
-    def tell_deaths(self, known: frozenset[str] = frozenset()) -> None:
-        """Write a line of JSON to stdout for each death but those ``known``: a container's log outlives its pod."""
+    def tell_deaths(self, known: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Write a line of JSON to stdout for each death but those ``known``; return all that there are.
+
+        A container's log outlives its pod.
+        """
         found = deaths(self.look(events=True))
         told = "".join(f"{line(death)}\n" for incarnation, death in found.items() if incarnation not in known)
         sys.stdout.write(told)
         sys.stdout.flush()
+        return frozenset(found)
 
     async def run(self) -> None:
         """Tick for ever: once a second, and at once when a process has died or come."""

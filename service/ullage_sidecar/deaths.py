@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from ullage_sidecar.state import Life, State
 
 
+def died(state: State) -> frozenset[str]:
+    """Return the incarnations that have died otherwise than in order."""
+    return frozenset(
+        life.snapshot.incarnation
+        for life in state.lives
+        if life.ending is not None and life.ending.outcome != "stopped"
+    )
+
+
 def deaths(state: State) -> dict[str, PostMortem]:
     """Return the post-mortem of every death in ``state`` by its incarnation; an orderly stop is none."""
     dead = [death for death in map(_death, state.lives) if death is not None]
