@@ -132,7 +132,8 @@ def story(start_offline, prometheuses, tmp_path_factory):
         sidecar.process.send_signal(signal.SIGHUP)
         ended("trouble")
         engine.tell("generate", prompts=8, tokens=160, times=30)
-        time.sleep(1)
+        requests = {"process": "vllm0/main", "buffer": "running_requests"}
+        until(lambda: sidecar.value("ullage_buffer_used_slots", **requests), 60, "requests run")
         engine.process.send_signal(signal.SIGSTOP)
         until(lambda: sidecar.states()["vllm0/main"] == "stalled", 60, "the engine is stalled")
         ended("stalled")
@@ -143,7 +144,7 @@ def story(start_offline, prometheuses, tmp_path_factory):
         again.ask("generate", prompts=4, tokens=24)
         ended("recovered")
         sidecar.process.kill()
-        time.sleep(8)
+        until(lambda: all(server.query("up == 0") for server in scraping.values()), 60, "a scrape has failed")
         chapters["no sidecar"] = time.time()
         yield Told(scraping, chapters, pages, receiver.received)
 
