@@ -1,4 +1,4 @@
-"""The format holds still: a file of format 1.0 is read as it was, and the page that describes it is true."""
+"""The format holds still: a file of each minor version is read as it was, and the page that describes it is true."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from harness import ROOT
 
 from ullage.dump import plain
@@ -28,11 +29,12 @@ def rows(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_a_golden_file_of_this_format_is_read_as_ever(tmp_path):
+@pytest.mark.parametrize("version", [f"{layout.MAJOR}.{minor}" for minor in range(layout.MINOR + 1)])
+def test_a_golden_file_of_this_format_is_read_as_ever(tmp_path, version):
     path = tmp_path / "golden.ullage"
-    path.write_bytes(gzip.decompress((HERE / "golden-1.0.ullage.gz").read_bytes()))
+    path.write_bytes(gzip.decompress((HERE / f"golden-{version}.ullage.gz").read_bytes()))
 
-    assert plain(reader.read(path)) == json.loads((HERE / "golden-1.0.json").read_text())
+    assert plain(reader.read(path)) == json.loads((HERE / f"golden-{version}.json").read_text())
 
 
 def test_the_page_has_the_regions():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.segment import layout, reader
+from ullage.segment import header, layout, reader
 from ullage.segment.layout import BUFFERS, CLAIMS, EVENTS, PROBES, B, BufferPayload, ClaimPayload, EventPayload, Kind
 from ullage.segment.reader import UnreadableError
 from ullage.segment.writer import Segment
@@ -69,6 +69,26 @@ def test_a_buffer_without_capacity_has_no_ratio(segment):
 
     assert buffer.ratio is None
     assert buffer.high_water_ratio is None
+
+
+def test_a_record_is_read_whatever_was_released_before_it(segment):
+    indices = [write_buffer(segment, f"buffer {number}") for number in range(100)]
+    for index in indices[:-1]:
+        segment.release(BUFFERS, index)
+
+    (buffer,) = reader.read(segment.path).buffers
+
+    assert buffer.name == "buffer 99"
+
+
+@pytest.mark.fault("a damaged number of records in use", sees="all records, as without that number")
+@pytest.mark.parametrize("end", [0, -1, BUFFERS.records + 1, 2**62])
+def test_a_number_of_records_that_cannot_be_hides_none(segment, end):
+    for number in range(100):
+        write_buffer(segment, f"buffer {number}")
+    segment.process[layout.P.BUFFERS_END] = end
+
+    assert len(reader.read(segment.path).buffers) == 100
 
 
 @pytest.mark.fault("records run out", sees="ullage_records_dropped_total")
@@ -263,7 +283,7 @@ def test_a_file_of_another_minor_version_is_read_as_far_as_it_is_known(segment, 
 def test_a_file_of_another_major_version_is_named_as_such(segment, segments):
     path = rewritten(segment, segments, major=2)
 
-    with pytest.raises(UnreadableError, match=r"format 2\.0; this reader knows 1\.x") as error:
+    with pytest.raises(UnreadableError, match=rf"format 2\.{layout.MINOR}; this reader knows 1\.x") as error:
         reader.read(path)
 
     assert error.value.reason == "version"
@@ -294,8 +314,8 @@ def test_an_unknown_enum_value_reads_as_unknown(segment):
         ("empty", b""),
         ("truncated", layout.MAGIC),
         ("magic", b"\x7fELF" + bytes(5000)),
-        ("truncated", layout.pack_header(bytes(16)).ljust(5000, b"\0")),
-        ("checksum", layout.pack_header(bytes(16))[:60] + b"\xff" * 5000),
+        ("truncated", header.pack_header(bytes(16)).ljust(5000, b"\0")),
+        ("checksum", header.pack_header(bytes(16))[:60] + b"\xff" * 5000),
     ],
 )
 def test_what_is_no_segment_is_refused_with_a_reason(segments, reason, content):

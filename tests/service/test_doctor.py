@@ -13,7 +13,7 @@ import pytest
 from snapshots import START, snapshot
 
 from ullage import __version__
-from ullage.segment.layout import FILE_BYTES, ProbeStatus
+from ullage.segment.layout import FILE_BYTES, MAJOR, MINOR, ProbeStatus
 from ullage.segment.snapshot import Probe
 from ullage_sidecar.checkup import Volume, checks
 from ullage_sidecar.discovery import Found, Unreadable
@@ -78,7 +78,7 @@ def test_a_healthy_pair_is_fine(program, segments):
     where = str(segments)
     assert found["file system", where]["says"] == "tmpfs"
     assert found["permissions", where]["says"].startswith(f"mode 0777, owner {os.geteuid()}:{os.getegid()}; ")
-    assert f"hook {__version__}, format 1.0" in found["hook", "app0/main"]["says"]
+    assert f"hook {__version__}, format {MAJOR}.{MINOR}" in found["hook", "app0/main"]["says"]
     assert found["way in", "app0/main"]["says"].endswith(":/opt/ullage")
     assert found["plugins", "app0/main"]["says"] == "VLLM_PLUGINS is 'lora,ullage'"
 
@@ -95,7 +95,7 @@ def test_people_get_a_line_for_each_and_what_to_do(segments):
 
     assert ran.returncode == 1
     lines = ran.stdout.splitlines()
-    assert lines[0] == f"ullage {__version__}, format 1.0"
+    assert lines[0] == f"ullage {__version__}, format {MAJOR}.{MINOR}"
     switch = next(number for number, line in enumerate(lines) if line.startswith("wrong  switch"))
     assert lines[switch + 1].startswith(f"       -> remove {segments}/disable")
     assert any("VLLM_PLUGINS" in line and "ULLAGE_DIR" in line for line in lines)
@@ -176,7 +176,7 @@ def test_who_writes_already_may_write():
 @pytest.mark.parametrize(
     ("identity", "expected"),
     [
-        ({"hook_version": "0.0.9"}, ("note", "hook", "hook 0.0.9, format 1.0, Python ?, pid 0")),
+        ({"hook_version": "0.0.9"}, ("note", "hook", f"hook 0.0.9, format {MAJOR}.{MINOR}, Python ?, pid 0")),
         ({"vllm_plugins": ""}, ("wrong", "plugins", "VLLM_PLUGINS is ''")),
         ({"vllm_plugins": "lora"}, ("wrong", "plugins", "VLLM_PLUGINS is 'lora'")),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ullage.segment.layout import Kind, Location
+from ullage.segment.layout import MAJOR, MINOR, Kind, Location
 from ullage.segment.snapshot import Buffer, Process, Snapshot
 from ullage_sidecar.discovery import Found
 from ullage_sidecar.settings import Settings
@@ -48,7 +48,7 @@ def snapshot(
     process = Process(**(dict.fromkeys(Process._fields, 0) | {"started_ns": START, "running": -1} | words))
     return Snapshot(
         incarnation=incarnation,
-        version="1.0",
+        version=f"{MAJOR}.{MINOR}",
         alive=alive,
         identity={"process": name, "engine_id": engine},
         process=process,

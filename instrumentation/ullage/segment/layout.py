@@ -1,4 +1,4 @@
-"""The segment format, and the only module that knows bytes.
+"""The segment format: the records, and where they lie. The header page that says so is in ``header``.
 
 Everything is little-endian. A file is a header page that describes regions, and the regions themselves; each
 region is an array of records of one stride. A record has two parts:
@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 
 MAGIC = b"ULLAGE\r\n"
 MAJOR = 1
-MINOR = 0
+MINOR = 1
 SUFFIX = ".ullage"
 PAGE = 4096
 INCARNATION_BYTES = 16
@@ -78,7 +78,10 @@ INVENTORY_MAX = BUFFERS.records // 2
 
 
 class P(IntEnum):
-    """Plain words of the process record. Times are nanoseconds since the Unix epoch, 0 for never."""
+    """Plain words of the process record. Times are nanoseconds since the Unix epoch, 0 for never.
+
+    From its ``END`` on, no record of a region was ever used: nobody need read there. 0 if that is not known.
+    """
 
     PID = 0
     STARTED_NS = 1
@@ -98,6 +101,9 @@ class P(IntEnum):
     PHASE = 15
     BATCH_TOKENS = 16
     BATCH_REQUESTS = 17
+    PROBES_END = 18
+    BUFFERS_END = 19
+    CLAIMS_END = 20
 
 
 class Q(IntEnum):
@@ -146,6 +152,7 @@ class B(IntEnum):
     EPOCH_CHECK = 25
 
 
+ENDS = {PROBES.id: P.PROBES_END, BUFFERS.id: P.BUFFERS_END, CLAIMS.id: P.CLAIMS_END}
 HOT_WORDS = slice(B.USED, B.N100 + 1)
 OCCUPANCY_STEPS = (0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 """Upper edges, as shares of the capacity, of the six occupancy counts; ``BEYOND`` counts what is above 1."""
@@ -232,7 +239,10 @@ _E = TypeVar("_E", bound=IntEnum)
 
 def enum_of(kind: type[_E], value: int) -> _E:
     """Return the member of ``kind`` for ``value``; its ``UNKNOWN`` for a number of a newer writer."""
-    return kind(value if value in [*kind] else 0)
+    try:
+        return kind(value)
+    except ValueError:
+        return kind(0)
 
 
 def text(value: str, size: int) -> bytes:
@@ -344,57 +354,3 @@ class ClaimPayload(NamedTuple):
         """Read a payload."""
         values = _CLAIM.unpack_from(payload)
         return cls(values[: min(values[MAX_DIMS], MAX_DIMS)], *values[MAX_DIMS + 1 :])
-
-
-_HEADER = struct.Struct(f"<8sIIQ{INCARNATION_BYTES}sI")
-_REGION = struct.Struct("<IIQIII4x")
-_CRC = struct.Struct("<I")
-MAX_REGIONS = 64
-
-
-class Header(NamedTuple):
-    """What the first page says."""
-
-    major: int
-    minor: int
-    file_bytes: int
-    incarnation: str
-    regions: dict[int, Region]
-
-
-class BadHeaderError(ValueError):
-    """A file is no segment, or one that this version cannot read. ``reason`` is a bounded word for a label."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-def pack_header(incarnation: bytes) -> bytes:
-    """Return the header page of a new segment."""
-    head = _HEADER.pack(MAGIC, MAJOR, MINOR, FILE_BYTES, incarnation, len(REGIONS))
-    body = head + b"".join(_REGION.pack(*region) for region in REGIONS)
-    return body + _CRC.pack(zlib.crc32(body))
-
-
-def unpack_header(page: bytes) -> Header:
-    """Read a header page.
-
-    Raises:
-        BadHeaderError: The page is short, not ours, of another major version, or damaged.
-    """
-    if len(page) < _HEADER.size:
-        reason = "truncated" if page else "empty"
-        raise BadHeaderError(reason, f"the file ends after {len(page)} bytes, inside the header")
-    magic, major, minor, file_bytes, incarnation, count = _HEADER.unpack_from(page)
-    if magic != MAGIC:
-        raise BadHeaderError("magic", f"not a segment: it starts with {magic!r}, not {MAGIC!r}")
-    if major != MAJOR:
-        raise BadHeaderError("version", f"format {major}.{minor}; this reader knows {MAJOR}.x")
-    end = _HEADER.size + min(count, MAX_REGIONS) * _REGION.size
-    if len(page) < end + _CRC.size:
-        raise BadHeaderError("truncated", f"the file ends after {len(page)} bytes, inside the region table")
-    if count > MAX_REGIONS or _CRC.unpack_from(page, end)[0] != zlib.crc32(page[:end]):
-        raise BadHeaderError("checksum", "the header's checksum does not fit its contents")
-    regions = (Region(*_REGION.unpack_from(page, _HEADER.size + i * _REGION.size)) for i in range(count))
-    return Header(major, minor, file_bytes, incarnation.hex(), {region.id: region for region in regions})

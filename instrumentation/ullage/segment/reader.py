@@ -14,10 +14,10 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from ullage.segment import layout
+from ullage.segment.header import BadHeaderError, unpack_header
 from ullage.segment.layout import (
     SEAL,
     B,
-    BadHeaderError,
     BufferPayload,
     ClaimPayload,
     EventKind,
@@ -81,19 +81,6 @@ def read(path: Path, *, events: bool = True) -> Snapshot:
         os.close(fd)
 
 
-def is_alive(path: Path) -> bool:
-    """Tell whether the segment at ``path`` has a living writer, without reading it.
-
-    Raises:
-        OSError: It is gone, or cannot be opened.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        return is_locked(fd)
-    finally:
-        os.close(fd)
-
-
 def is_locked(fd: int) -> bool:
     """Tell whether a writer holds the segment's lock: the kernel drops it when the process is gone."""
     probe = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -103,9 +90,10 @@ def is_locked(fd: int) -> bool:
 def _read(fd: int, *, events: bool) -> Snapshot:
     # The lock first: if nobody holds it, what is read afterwards is final.
     alive = is_locked(fd)
-    header = layout.unpack_header(os.pread(fd, layout.PAGE, 0))
+    header = unpack_header(os.pread(fd, layout.PAGE, 0))
     if os.fstat(fd).st_size < header.file_bytes:
         raise BadHeaderError("truncated", f"shorter than the {header.file_bytes} bytes its header states")
+    words = _plain(fd, header.regions.get(layout.PROCESS.id, layout.PROCESS), len(layout.P))
     half_written = 0
 
     def sealed(known: Region) -> Iterator[tuple[int, memoryview, bytes]]:
@@ -115,20 +103,20 @@ def _read(fd: int, *, events: bool) -> Snapshot:
         if region is None:
             return
         check = _epochs_match if known.id == layout.RegionId.BUFFERS else None
-        for record, sequence, payload in _records(fd, region, check):
+        end = words[layout.ENDS[known.id]] if known.id in layout.ENDS else 0
+        for record, sequence, payload in _records(fd, region, end, check):
             if payload is None:
                 half_written += 1
             else:
                 plain = record[: region.sealed_at].ljust(known.sealed_at, b"\0")[: known.sealed_at]
                 yield sequence, memoryview(plain).cast("q"), payload.ljust(known.sealed_bytes, b"\0")
 
-    words = _plain(fd, header.regions.get(layout.PROCESS.id, layout.PROCESS), len(Process._fields))
     return Snapshot(
         incarnation=header.incarnation,
         version=f"{header.major}.{header.minor}",
         alive=alive,
         identity=next((_json(payload) for _, _, payload in sealed(layout.IDENTITY)), {}),
-        process=Process(*words),
+        process=Process(*words[: len(Process._fields)]),
         probes=tuple(_probe(plain, payload) for _, plain, payload in sealed(layout.PROBES)),
         buffers=tuple(_buffer(plain, payload) for _, plain, payload in sealed(layout.BUFFERS)),
         claims=tuple(_claim(plain, payload) for _, plain, payload in sealed(layout.CLAIMS)),
@@ -145,13 +133,17 @@ def _plain(fd: int, region: Region, count: int) -> memoryview:
 
 
 def _records(
-    fd: int, region: Region, check: Callable[[bytes], bool] | None
+    fd: int, region: Region, end: int, check: Callable[[bytes], bool] | None
 ) -> Iterator[tuple[bytes, int, bytes | None]]:
-    """Yield (record, sequence, payload) of the used records; the payload is None for a half-written one."""
+    """Yield (record, sequence, payload) of the used records; the payload is None for a half-written one.
+
+    From ``end`` on, none was ever used; 0 if that is not known.
+    """
     stride, seal_at, payload_at = region.stride, region.sealed_at, region.sealed_at + SEAL.size
     if payload_at + region.sealed_bytes > stride:
         raise BadHeaderError("checksum", f"region {region.id}: the seal does not fit its record")
-    data = os.pread(fd, region.records * stride, region.offset)
+    records = end if 0 < end <= region.records else region.records
+    data = os.pread(fd, records * stride, region.offset)
     empty = bytes(SEAL.size)
     for index in range(len(data) // stride):
         start = index * stride

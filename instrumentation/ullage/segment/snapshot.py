@@ -40,7 +40,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """One hook point: its status, how often it was called, errors of ours in it, and what it cost in ns."""
+    """One hook point: status, how often it was called, errors of ours in it, and what it cost in ns, estimated."""
 
     name: str
     detail: str

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ullage.segment import layout
+from ullage.segment.header import pack_header
 from ullage.segment.layout import SEAL, Region
 
 if TYPE_CHECKING:
@@ -39,10 +40,9 @@ class Segment:
         self._words = self._bytes.cast("q")
         self._sequences = itertools.count(1)
         self._event_numbers = itertools.count(1)
-        self._free = {
-            region.id: itertools.chain(range(region.records))
-            for region in (layout.PROBES, layout.BUFFERS, layout.CLAIMS)
-        }
+        regions = (layout.PROBES, layout.BUFFERS, layout.CLAIMS)
+        self._free = {region.id: itertools.chain(range(region.records)) for region in regions}
+        self._ends = dict.fromkeys(self._free, 0)
         self.process = self.words(layout.PROCESS, 0)
 
     @classmethod
@@ -75,7 +75,7 @@ class Segment:
                 mapping = mmap.mmap(fd, layout.FILE_BYTES)
             finally:
                 os.close(fd)
-            header = layout.pack_header(incarnation)
+            header = pack_header(incarnation)
             mapping[: len(header)] = header
             segment = cls(path, mapping, lock_fd, incarnation.hex())
             segment.process[layout.P.PID] = os.getpid()
@@ -91,7 +91,10 @@ class Segment:
 
     def allocate(self, region: Region) -> int | None:
         """Return the index of an unused record, or None when all are taken."""
-        return next(self._free[region.id], None)
+        index = next(self._free[region.id], None)
+        if index is not None and index >= self._ends[region.id]:
+            self._ends[region.id] = self.process[layout.ENDS[region.id]] = index + 1
+        return index
 
     def release(self, region: Region, index: int) -> None:
         """Make a record empty and give its index back."""

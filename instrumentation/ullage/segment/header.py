@@ -1,0 +1,62 @@
+"""The first page of a segment: which format it is, and where its regions lie."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from ullage.segment.layout import FILE_BYTES, INCARNATION_BYTES, MAGIC, MAJOR, MINOR, REGIONS, Region
+
+_HEADER = struct.Struct(f"<8sIIQ{INCARNATION_BYTES}sI")
+_REGION = struct.Struct("<IIQIII4x")
+_CRC = struct.Struct("<I")
+MAX_REGIONS = 64
+
+
+class Header(NamedTuple):
+    """What the first page says."""
+
+    major: int
+    minor: int
+    file_bytes: int
+    incarnation: str
+    regions: dict[int, Region]
+
+
+class BadHeaderError(ValueError):
+    """A file is no segment, or one that this version cannot read. ``reason`` is a bounded word for a label."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def pack_header(incarnation: bytes) -> bytes:
+    """Return the header page of a new segment."""
+    head = _HEADER.pack(MAGIC, MAJOR, MINOR, FILE_BYTES, incarnation, len(REGIONS))
+    body = head + b"".join(_REGION.pack(*region) for region in REGIONS)
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def unpack_header(page: bytes) -> Header:
+    """Read a header page.
+
+    Raises:
+        BadHeaderError: The page is short, not ours, of another major version, or damaged.
+    """
+    if len(page) < _HEADER.size:
+        reason = "truncated" if page else "empty"
+        raise BadHeaderError(reason, f"the file ends after {len(page)} bytes, inside the header")
+    magic, major, minor, file_bytes, incarnation, count = _HEADER.unpack_from(page)
+    if magic != MAGIC:
+        raise BadHeaderError("magic", f"not a segment: it starts with {magic!r}, not {MAGIC!r}")
+    if major != MAJOR:
+        raise BadHeaderError("version", f"format {major}.{minor}; this reader knows {MAJOR}.x")
+    end = _HEADER.size + min(count, MAX_REGIONS) * _REGION.size
+    if len(page) < end + _CRC.size:
+        raise BadHeaderError("truncated", f"the file ends after {len(page)} bytes, inside the region table")
+    if count > MAX_REGIONS or _CRC.unpack_from(page, end)[0] != zlib.crc32(page[:end]):
+        raise BadHeaderError("checksum", "the header's checksum does not fit its contents")
+    regions = (Region(*_REGION.unpack_from(page, _HEADER.size + i * _REGION.size)) for i in range(count))
+    return Header(major, minor, file_bytes, incarnation.hex(), {region.id: region for region in regions})
