@@ -24,6 +24,7 @@ from ullage_sidecar import discovery
 from ullage_sidecar.alarms import Alarms, Change, evaluate
 from ullage_sidecar.api import router
 from ullage_sidecar.deaths import deaths, died
+from ullage_sidecar.doorbell import Doorbell
 from ullage_sidecar.metrics import Collector, Reload
 from ullage_sidecar.state import History, State, observe
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ullage")
 TICK_S = 1.0
-DEATH_POLL_S = 0.25  # what is left of the budget at rest goes into waking up
 READY_WITHIN_S = 10.0
 HOOK_EXPECTED_S = 60.0
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
@@ -52,6 +52,7 @@ class Watch:
         self._alarms = Alarms()
         self._lock = threading.Lock()
         self._ticked = float("-inf")
+        self._anybody = False
         self._told: frozenset[str] = frozenset()
         # A wall clock that jumps must neither clear a warning nor raise one: dates go on from here by themselves.
         self._started_ns = time.time_ns() - time.monotonic_ns()
@@ -91,6 +92,7 @@ class Watch:
     def tick(self) -> None:
         """Judge the warnings, and log what changed."""
         state = self.look()
+        self._anybody = any(life.ending is None for life in state.lives)
         self._alarms, changes = evaluate(self._alarms, state, self._settings)
         self._ticked = time.monotonic()
         for change in changes:
@@ -109,22 +111,18 @@ class Watch:
         sys.stdout.flush()
         return frozenset(found)
 
-    async def run(self) -> None:
-        """Tick for ever: once a second, and at once when a process has died or come."""
-        living: frozenset[str] = frozenset()
+    def run(self, bell: Doorbell) -> None:
+        """Tick until the bell is told to stop: once a second, and when a process has died or come. For a thread."""
         started = time.monotonic()
         told = False
-        while True:
-            if time.monotonic() - self._ticked >= TICK_S:
-                await asyncio.to_thread(self._tick_safely)
-            await asyncio.sleep(DEATH_POLL_S)
-            now = discovery.living(self._settings.dir)
-            if not told and not now and time.monotonic() - started > HOOK_EXPECTED_S:
+        going = True
+        while going:
+            bell.listen(self._settings.dir)
+            self._tick_safely()
+            if not told and not self._anybody and time.monotonic() - started > HOOK_EXPECTED_S:
                 told = True
                 log.warning("no hook found in %s: nothing is watched; %s", self._settings.dir, discovery.NO_HOOK)
-            if now != living:
-                living = now
-                await asyncio.to_thread(self._tick_safely)
+            going = bell.wait(TICK_S)
 
     def _tick_safely(self) -> None:
         try:
@@ -142,11 +140,15 @@ def create_app(load: Callable[[], tuple[Settings, list[str]]]) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        ticking = asyncio.create_task(watch.run())
+        bell = Doorbell()
+        ticking = threading.Thread(target=watch.run, args=(bell,), name="ullage-watch", daemon=True)
+        ticking.start()
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         yield
-        ticking.cancel()
+        bell.stop()
+        await asyncio.to_thread(ticking.join)
+        bell.close()
         watch.tell_deaths()  # once more: what was written when they died may be gone with the log's older part
 
     # The interactive pages would load scripts from elsewhere; a cluster may have no way out.

@@ -88,9 +88,8 @@ def _install_hook(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     try:
-        import uvicorn  # noqa: PLC0415
-
         from ullage_sidecar.app import create_app  # noqa: PLC0415
+        from ullage_sidecar.server import serve  # noqa: PLC0415
         from ullage_sidecar.settings import load  # noqa: PLC0415
     except ImportError as error:
         return _needs(error)
@@ -99,7 +98,7 @@ def _serve(options: argparse.Namespace) -> int:
     app = create_app(read)
     settings, _ = read()
     logging.getLogger("ullage").info("watching %s, serving on http://%s:%d", settings.dir, settings.host, settings.port)
-    uvicorn.run(app, host=settings.host, port=settings.port, log_config=None, access_log=False, timeout_keep_alive=5)
+    serve(app, settings.host, settings.port)
     return 0
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.segment.layout import SUFFIX
-from ullage.segment.reader import UnreadableError, is_alive, read
+from ullage.segment.reader import UnreadableError, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,17 +61,3 @@ def find(directory: Path, *, events: bool = False) -> Found:
         except Exception as error:
             unreadable.append(Unreadable(path.name, "error", f"{type(error).__name__}: {error}"))
     return Found(tuple(snapshots), tuple(unreadable))
-
-
-def living(directory: Path) -> frozenset[str]:
-    """Return the file names of the segments whose writer lives: cheap enough to ask several times a second."""
-    names = []
-    try:
-        paths = [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
-    except OSError:
-        return frozenset()
-    for path in paths:
-        with contextlib.suppress(OSError):
-            if is_alive(path):
-                names.append(path.name)
-    return frozenset(names)

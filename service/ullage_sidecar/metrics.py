@@ -16,7 +16,7 @@ from prometheus_client.core import (
 )
 
 from ullage import __version__
-from ullage.segment.layout import EVENTS, OCCUPANCY_STEPS, Kind, ProbeStatus
+from ullage.segment.layout import EVENTS, OCCUPANCY_STEPS, Kind, Location, ProbeStatus
 from ullage_sidecar.cardinality import capped, has_histogram
 from ullage_sidecar.state import CAUSES, CONDITIONS, NS, OUTCOMES, Tally
 
@@ -41,6 +41,9 @@ _IDENTITY = (
     "dp_rank",
     "hook_version",
 )
+_EDGES = tuple(map(str, OCCUPANCY_STEPS))
+_KINDS = {kind: kind.name.lower() for kind in Kind}
+_LOCATIONS = {location: location.name.lower() for location in Location}
 _PROBE_STATES = tuple(status for status in ProbeStatus if status is not ProbeStatus.UNKNOWN)
 
 
@@ -167,8 +170,8 @@ def _buffers(state: State) -> Iterator[Metric]:
             labels,
             {
                 "unit": buffer.unit,
-                "kind": buffer.kind.name.lower(),
-                "location": buffer.location.name.lower(),
+                "kind": _KINDS[buffer.kind],
+                "location": _LOCATIONS[buffer.location],
                 "limit": buffer.limit,
             },
         )
@@ -204,10 +207,10 @@ def _totals(state: State) -> Iterator[Metric]:
     }
     for process, name in sorted(shown | past):
         total, labels = state.totals[process], [process, name]
-        resizes.add_metric([*labels, "grow"], total[Tally(name, "grows")])
-        resizes.add_metric([*labels, "shrink"], total[Tally(name, "shrinks")])
-        exhaustions.add_metric(labels, total[Tally(name, "exhaustions")])
-        violations.add_metric(labels, total[Tally(name, "violations")])
+        resizes.add_metric([*labels, "grow"], total.get(Tally(name, "grows"), 0))
+        resizes.add_metric([*labels, "shrink"], total.get(Tally(name, "shrinks"), 0))
+        exhaustions.add_metric(labels, total.get(Tally(name, "exhaustions"), 0))
+        violations.add_metric(labels, total.get(Tally(name, "violations"), 0))
     yield from (resizes, exhaustions, violations)
 
 
@@ -312,7 +315,7 @@ def _watched(state: State) -> Iterator[tuple[Life, Buffer]]:
 def _buckets(buffer: Buffer) -> list[tuple[str, float]]:
     total = 0
     buckets = []
-    for edge, count in zip(OCCUPANCY_STEPS, buffer.occupancy, strict=True):
+    for edge, count in zip(_EDGES, buffer.occupancy, strict=True):
         total += count
-        buckets.append((str(edge), float(total)))
+        buckets.append((edge, float(total)))
     return [*buckets, ("+Inf", float(total + buffer.beyond))]

@@ -134,7 +134,7 @@ class Writing(RuleBasedStateMachine):
         self.process.stdin.close()
         self.process.stdout.close()
         for path in self.directory.glob("*.ullage"):
-            until(lambda path=path: not reader.is_alive(path))
+            until(lambda path=path: not reader.read(path).alive)
         self.compare()
         for path in self.directory.glob("*.ullage"):
             path.unlink()

@@ -356,4 +356,4 @@ def test_sweeping_leaves_the_living_and_strangers_alone(program, segments):
 
     assert {"notes.txt", "broken.ullage", fresh.name} <= names
     assert old.name not in names
-    assert sum(reader.is_alive(path) for path in segments.glob("*.ullage") if path.name != "broken.ullage") == 1
+    assert sum(reader.read(path).alive for path in segments.glob("*.ullage") if path.name != "broken.ullage") == 1

@@ -292,6 +292,18 @@ def test_it_ends_on_sigterm(sidecar):
     assert "Traceback" not in watching.log()
 
 
+def test_the_date_of_its_answers_goes_on(sidecar):
+    watching = sidecar()
+
+    def date():
+        with urllib.request.urlopen(f"http://127.0.0.1:{watching.port}/livez") as answer:
+            return answer.headers["Date"]
+
+    first = date()
+
+    until(lambda: date() != first, 2 * PROMISE_FACTOR, "a later date")
+
+
 def test_a_real_prometheus_scrapes_it(told, sidecar, prometheus, tmp_path):
     tell, watching = told(), sidecar()
     tell("rows.observe(113)")

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 
 import pytest
 
 from ullage_sidecar import app
+from ullage_sidecar.doorbell import Doorbell
 from ullage_sidecar.settings import load
 
 
 def run(watch, seconds):
     """Let the loop run for a while."""
 
-    async def limited():
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(watch.run(), seconds)
-
-    asyncio.run(limited())
+    bell = Doorbell()
+    threading.Timer(seconds, bell.stop).start()
+    watch.run(bell)
+    bell.close()
 
 
 @pytest.mark.fault("no hook anywhere", sees="one log line that says what to check")
 def test_without_a_hook_it_says_once_what_to_check(segments, monkeypatch, caplog):
+    monkeypatch.setattr(app, "TICK_S", 0.1)
     monkeypatch.setattr(app, "HOOK_EXPECTED_S", 0.2)
 
     run(app.Watch(lambda: load(environment={}, dir=segments)), 1)
