@@ -58,7 +58,7 @@ def test_a_worker_killed_in_mid_generation_is_killed_and_its_siblings_are_conseq
     worker = next(p for p in sidecar.json("/v1/processes") if p["process"] == "vllm0/worker-tp0")
     steps = sidecar.value("ullage_process_steps_total", process="vllm0/worker-tp0")
     healthy.tell("generate", prompts=8, tokens=400, times=50)
-    until(lambda: sidecar.value("ullage_process_steps_total", process="vllm0/worker-tp0") > steps + 20)
+    until(lambda: sidecar.value("ullage_process_steps_total", process="vllm0/worker-tp0") > steps + 20, 60)
 
     os.kill(worker["pid"], 9)
     until(lambda: not _exists(worker["pid"]), what="the end of the worker")

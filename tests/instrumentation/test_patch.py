@@ -130,16 +130,39 @@ def test_a_probe_that_costs_too_much_switches_itself_off(engine, monkeypatch):
     assert "60 us" in hook.probe._detail
 
 
+@pytest.mark.fault("a probe that costs too much after a while", sees="probe_disabled")
+def test_a_probe_that_gets_dear_later_switches_itself_off_as_soon(engine, monkeypatch):
+    costs = iter([2_000] * 100 + [60_000] * 10**6)
+    now = [0]
+
+    def clock():
+        now[0] += next(costs)
+        return now[0]
+
+    monkeypatch.setattr(_probe, "_clock", clock)
+    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
+    hook.install(engine)
+    scheduler = engine.Scheduler()
+
+    for _ in range(50 * _probe.MEASURED):
+        scheduler.schedule(1)
+    assert hook.probe.live
+    for _ in range(_probe.COST_WINDOW_CALLS + _probe.MEASURED):
+        scheduler.schedule(1)
+
+    assert hook.probe.status is ProbeStatus.DISABLED
+
+
 @pytest.mark.fault("a process that the kernel leaves waiting inside a probe", sees="nothing")
 def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(engine, monkeypatch):
     readings = iter(range(0, 10**12, 2_000))  # each reading 2 us after the last
-    waited = iter([0] * 1_001 + [300_000_000] * 100_000)  # but once 300 ms
+    waited = iter([0] * 41 + [300_000_000] * 100_000)  # but once 300 ms
     monkeypatch.setattr(_probe, "_clock", lambda: next(readings) + next(waited))
     hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
-    for _ in range(2 * _probe.COST_WINDOW_CALLS):
+    for _ in range(2 * _probe.COST_WINDOW_CALLS * _probe.MEASURED):
         scheduler.schedule(1)
 
     assert hook.probe.live

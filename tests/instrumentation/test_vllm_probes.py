@@ -50,7 +50,7 @@ class GPUModelRunner:
         return None, Some(num_tokens=-(-num_tokens // 8) * 8), False, None, None
     def execute_model(self, scheduler_output):
         tokens = scheduler_output.total_num_scheduled_tokens
-        if tokens < 0:
+        if tokens > 2 * self.max_num_tokens:
             raise RuntimeError("The expanded size of the tensor (3) must match the existing size (4)")
         if not tokens:
             return "nothing to do"
@@ -214,7 +214,7 @@ def test_a_worker_that_dies_in_a_rehearsal_leaves_which(run, where, phase):
 
 
 def test_an_exception_leaves_the_breadcrumb_and_its_numbers(run):
-    seen = run(RUNNER + "try: runner.execute_model(batch(-1))\nexcept RuntimeError: pass")
+    seen = run(RUNNER + "try: runner.execute_model(batch(1025))\nexcept RuntimeError: pass")
 
     assert events(seen, "HOST_EXCEPTION") == [
         ("GPUModelRunner.execute_model", "RuntimeError expanded_size", (3, 4, 0, 0))

@@ -20,6 +20,8 @@ COST_WINDOW_CALLS = 1_000
 MAX_MEAN_COST_NS = 50_000
 MAX_COST_NS = 1_000_000
 """What one run counts at most. A clock on the wall also runs while the kernel lets somebody else run."""
+MEASURED = 16
+"""One call in so many is measured, and each one as long as the last that was measured was too dear."""
 
 _clock = time.perf_counter_ns
 
@@ -37,6 +39,10 @@ class Probe:
     Attributes:
         name: ``Class.function`` in the engine's words.
         live: Whether our code runs at this hook point.
+        calls: How often the engine called the function.
+        words: The plain words of its record. The wrapper stores the calls there itself: in each step of an engine, a
+            call of ours costs more than what is done in it.
+        dear: The last run that was measured cost more than it may on average; so is one that was never measured.
         inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
     """
 
@@ -46,13 +52,13 @@ class Probe:
         self.live = False
         self.inside: object = None
         self.calls = 0
+        self.words = SINK
+        self.dear = True
         self._status = ProbeStatus.UNKNOWN
         self._detail = ""
         self._errors = 0
         self._cost_ns = 0
-        self._runs = 0
-        self._window_start_ns = 0
-        self._words = SINK
+        self._window_runs = self._window_ns = 0
         self._segment: Segment | None = None
         self._index: int | None = None
 
@@ -80,23 +86,39 @@ class Probe:
             if self._status is not ProbeStatus.UNKNOWN:
                 session.expect(self)
 
-    def count(self) -> None:
-        """The engine called the function."""
-        self.calls += 1
-        self._words[Q.CALLS] = self.calls
+    def measure(self, hook: Callable[..., object], *args: object) -> None:
+        """Run our code, accounting for its cost.
 
-    def run(self, hook: Callable[..., object], *args: object) -> None:
-        """Run our code, accounting for its cost and its errors. Raises nothing (but see ``ULLAGE_STRICT``)."""
+        Raises:
+            Exception: What ``hook`` raised.
+        """
         start = _clock()
         try:
             hook(*args)
+        finally:
+            cost = min(_clock() - start, MAX_COST_NS)
+            self._cost_ns += cost if self.dear else cost * MEASURED
+            self.words[Q.COST_NS] = self._cost_ns
+            self.dear = cost > MAX_MEAN_COST_NS
+            self._window_ns += cost
+            self._window_runs += 1
+            if self._window_runs == COST_WINDOW_CALLS:
+                self._check_cost()
+
+    def attempt(self, hook: Callable[..., object], *args: object) -> None:
+        """Run our code, accounting for its errors only. Raises nothing (but see ``ULLAGE_STRICT``)."""
+        try:
+            hook(*args)
         except Exception as error:
-            self._failed(error)
-        cost = _clock() - start
-        self._cost_ns += cost if cost < MAX_COST_NS else MAX_COST_NS  # noqa: FURB136  a call costs more
-        self._runs += 1
-        if not self._runs % COST_WINDOW_CALLS:
-            self._check_cost()
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Our code raised: count it, and go on. Raises nothing (but see ``ULLAGE_STRICT``)."""
+        self._errors += 1
+        self.words[Q.ERRORS] = self._errors
+        if self._errors >= MAX_ERRORS:
+            self._disable(f"{self._errors} errors, last {type(error).__name__}")
+        safety.caught(f"probe {self.name}", error)
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``."""
@@ -105,40 +127,32 @@ class Probe:
             session.drop(P.DROPPED_PROBES)
             return
         self._segment = segment
-        self._words = segment.words(layout.PROBES, self._index)
-        self._words[Q.CALLS] = self.calls
-        self._words[Q.ERRORS] = self._errors
-        self._words[Q.COST_NS] = self._cost_ns
+        self.words = segment.words(layout.PROBES, self._index)
+        self.words[Q.CALLS] = self.calls
+        self.words[Q.ERRORS] = self._errors
+        self.words[Q.COST_NS] = self._cost_ns
         self._publish()
 
     def detach(self) -> None:
         """The session is switched off, and the probe with it."""
         self.set(ProbeStatus.DISABLED, "switched off")
-        self._words, self._segment = SINK, None
+        self.words, self._segment = SINK, None
 
     def forked(self) -> bool:
         """In a forked child: count from zero, in the child's segment."""
-        self._words, self._segment = SINK, None
-        self.calls = self._errors = self._cost_ns = self._runs = self._window_start_ns = 0
+        self.words, self._segment = SINK, None
+        self.calls = self._errors = self._cost_ns = self._window_runs = self._window_ns = 0
         return True
 
     def _publish(self) -> None:
-        self._words[Q.STATUS] = self._status
+        self.words[Q.STATUS] = self._status
         if self._segment is not None and self._index is not None:
             payload = ProbePayload(layout.text(self.name, 80), layout.text(self._detail, 64))
             self._segment.seal(layout.PROBES, self._index, payload.pack())
 
-    def _failed(self, error: Exception) -> None:
-        self._errors += 1
-        self._words[Q.ERRORS] = self._errors
-        if self._errors >= MAX_ERRORS:
-            self._disable(f"{self._errors} errors, last {type(error).__name__}")
-        safety.caught(f"probe {self.name}", error)
-
     def _check_cost(self) -> None:
-        self._words[Q.COST_NS] = self._cost_ns
-        mean = (self._cost_ns - self._window_start_ns) // COST_WINDOW_CALLS
-        self._window_start_ns = self._cost_ns
+        mean = self._window_ns // self._window_runs
+        self._window_ns = self._window_runs = 0
         if mean > MAX_MEAN_COST_NS:
             self._disable(f"mean cost {mean // 1000} us over {COST_WINDOW_CALLS} calls")
 

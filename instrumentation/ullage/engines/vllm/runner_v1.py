@@ -24,6 +24,9 @@ ROLE = "runner v1"
 """What a process with this runner is, beside a worker: it may have imported the other one too."""
 
 
+_NONE, _EXECUTE, _SAMPLE = Phase.NONE, Phase.EXECUTE, Phase.SAMPLE  # in each step: an enumeration is slow to look up
+
+
 class _Watched:
     """The buffers of this process's runner."""
 
@@ -65,18 +68,23 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
 
 
 def _executes(args: Args, kwargs: Kwargs) -> None:
-    """A step begins; in the core's own process it has begun already, in the scheduler."""
+    """A step begins; in the core's own process it has begun already, in the scheduler.
+
+    What the batch needs is known by now. After the model has run, whatever we touch has left the caches.
+    """
+    output = argument("scheduler_output", 1, args, kwargs)
+    tokens, requests = output.total_num_scheduled_tokens, len(output.num_scheduled_tokens)
     if "core" in session.roles:
-        breadcrumb.enter(Phase.EXECUTE)
+        breadcrumb.enter(_EXECUTE)
     else:
-        output = argument("scheduler_output", 1, args, kwargs)
-        breadcrumb.begin(Phase.EXECUTE, output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
+        breadcrumb.begin(_EXECUTE, tokens, requests)
+    steps = _watched.steps
+    steps.slots.observe(requests)
+    steps.tokens.observe(tokens)
 
 
-def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
-    breadcrumb.enter(Phase.NONE)
-    observe(_watched.steps.slots, args[0].input_batch.num_reqs)
-    observe(_watched.steps.tokens, argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens)
+def _executed(result: Any, _args: Args, _kwargs: Kwargs) -> None:
+    breadcrumb.enter(_NONE)
     if "core" not in session.roles:
         session.tick()
         if result is not None:  # else its tokens are sampled in a call of its own
@@ -84,14 +92,14 @@ def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 def _samples(args: Args, kwargs: Kwargs) -> None:
-    breadcrumb.enter(Phase.SAMPLE)
+    breadcrumb.enter(_SAMPLE)
     grammar = argument("grammar_output", 1, args, kwargs)
     if grammar is not None:
         structured.given_to(args[0].input_batch.vocab_size, grammar.grammar_bitmask)
 
 
 def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
-    breadcrumb.enter(Phase.NONE)
+    breadcrumb.enter(_NONE)
     if "core" not in session.roles:
         breadcrumb.end()
 

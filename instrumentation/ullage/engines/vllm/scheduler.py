@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     Kwargs = dict[str, Any]
 
 
+_SCHEDULE = Phase.SCHEDULE  # in each step: an enumeration is slow to look up
+
+
 class _Watched:
     """The buffers of this process's scheduler."""
 
@@ -27,6 +30,8 @@ class _Watched:
     """Whether the model has an encoder, and so a cache of what it gave."""
     denied = 0
     """Running requests denied in this step whose preemption is still to come."""
+    seen = (0, 0)
+    """Free blocks and running requests when they were last observed."""
     latest = 0
     """``id`` of the newest output: with asynchronous scheduling, the step before it ends after it has begun."""
 
@@ -65,7 +70,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
 
 
 def _schedules(_args: Args, _kwargs: Kwargs) -> None:
-    breadcrumb.begin(Phase.SCHEDULE)
+    breadcrumb.begin(_SCHEDULE)
 
 
 def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
@@ -81,20 +86,25 @@ def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
 
 
 def _updated(_output: Any, args: Args, kwargs: Kwargs) -> None:
-    """The end of a step: finished requests are gone. What vLLM's own statistics show."""
+    """The end of a step: if requests have finished, what they held is free. What vLLM's own statistics show."""
+    scheduler = args[0]
     if id(argument("scheduler_output", 1, args, kwargs)) == _watched.latest:
         breadcrumb.end()
-    session.set_running(_observe(args[0]))
+    if _watched.encoder or _in_use(scheduler) != _watched.seen:
+        session.set_running(_observe(scheduler))
 
 
 def _observe(scheduler: Any) -> int:
-    pool = scheduler.kv_cache_manager.block_pool
-    running = len(scheduler.running)
-    _watched.kv_blocks.observe(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
+    free, running = _watched.seen = _in_use(scheduler)
+    _watched.kv_blocks.observe(scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1 - free)
     _watched.running.observe(running)
     if _watched.encoder:
         encoder.observe(scheduler.encoder_cache_manager)
     return running
+
+
+def _in_use(scheduler: Any) -> tuple[int, int]:
+    return scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), len(scheduler.running)
 
 
 def _denied(_result: None, args: Args, kwargs: Kwargs) -> None:
