@@ -317,5 +317,5 @@ def _buckets(buffer: Buffer) -> list[tuple[str, float]]:
     buckets = []
     for edge, count in zip(_EDGES, buffer.occupancy, strict=True):
         total += count
-        buckets.append((edge, float(total)))
-    return [*buckets, ("+Inf", float(total + buffer.beyond))]
+        buckets.append((edge, total))
+    return [*buckets, ("+Inf", total + buffer.beyond)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -40,8 +39,6 @@ class _Server(uvicorn.Server):
 
 def serve(app: FastAPI, host: str, port: int) -> None:
     """Serve until SIGINT or SIGTERM."""
-    gc.collect()
-    gc.freeze()  # what is imported by now is never garbage: a scrape need not look through it
     config = uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False, timeout_keep_alive=5)
     with contextlib.suppress(KeyboardInterrupt):
         _Server(config).run()

@@ -5,7 +5,6 @@ Both render the same number of samples as text. The processes are dead segments 
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import shutil
@@ -81,8 +80,6 @@ def main():
     MultiProcessCollector(multiprocess, path=str(theirs))
     peers = sum(not line.startswith(b"#") for line in generate_latest(multiprocess).splitlines())
     cases = {"ullage": registry, "prometheus_client, multiprocess": multiprocess}
-    gc.collect()
-    gc.freeze()  # as the sidecar does when it starts to serve
     rounds = []
     for _ in range(ROUNDS):
         taken = {}

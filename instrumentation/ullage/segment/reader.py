@@ -96,7 +96,7 @@ def _read(fd: int, *, events: bool) -> Snapshot:
     words = _plain(fd, header.regions.get(layout.PROCESS.id, layout.PROCESS), len(layout.P))
     half_written = 0
 
-    def sealed(known: Region) -> Iterator[tuple[int, memoryview, bytes]]:
+    def sealed(known: Region) -> Iterator[tuple[int, tuple[int, ...], bytes]]:
         """Yield (sequence, plain words, payload) of each written record, as long as this version knows it."""
         nonlocal half_written
         region = header.regions.get(known.id)
@@ -104,12 +104,14 @@ def _read(fd: int, *, events: bool) -> Snapshot:
             return
         check = _epochs_match if known.id == layout.RegionId.BUFFERS else None
         end = words[layout.ENDS[known.id]] if known.id in layout.ENDS else 0
+        plain = struct.Struct(f"<{known.sealed_at // 8}q")
         for record, sequence, payload in _records(fd, region, end, check):
             if payload is None:
                 half_written += 1
             else:
-                plain = record[: region.sealed_at].ljust(known.sealed_at, b"\0")[: known.sealed_at]
-                yield sequence, memoryview(plain).cast("q"), payload.ljust(known.sealed_bytes, b"\0")
+                if region.sealed_at < known.sealed_at:
+                    record = record[: region.sealed_at].ljust(known.sealed_at, b"\0")  # noqa: PLW2901
+                yield sequence, plain.unpack_from(record), payload.ljust(known.sealed_bytes, b"\0")
 
     return Snapshot(
         incarnation=header.incarnation,
@@ -177,7 +179,7 @@ def _json(payload: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _probe(plain: memoryview, payload: bytes) -> Probe:
+def _probe(plain: tuple[int, ...], payload: bytes) -> Probe:
     sealed = ProbePayload.unpack(payload)
     status, calls, errors, cost_ns = plain[:4]
     return Probe(
@@ -190,12 +192,14 @@ def _probe(plain: memoryview, payload: bytes) -> Probe:
     )
 
 
-def _buffer(plain: memoryview, payload: bytes) -> Buffer:
+def _buffer(plain: tuple[int, ...], payload: bytes) -> Buffer:
     sealed = BufferPayload.unpack(payload)
-    capacity = plain[B.CAPACITY]
-    # The peak is stored after the value that made it: a reader may see the value first.
-    high_water = max(plain[B.HIGH_WATER], plain[B.USED])
-    ratios = [plain[B.PRIOR_RATIO_PPM] / 1e6, *([high_water / capacity] if capacity else [])]
+    # In the order of ``layout.B``: to look its names up for each buffer takes as long as all the rest.
+    _, capacity, beyond, high_water_ns, exhaustions, exhausted_first_ns, exhausted_last_ns, deferrals = plain[:8]
+    checks, violations, worst_index, violation_ns, grows, shrinks, prior_high_water, prior_ratio_ppm = plain[8:16]
+    used, high_water, *occupancy, warn_at, _ = plain[16:]
+    high_water = max(high_water, used)  # the peak is stored after the value that made it: a reader may see that first
+    ratios = [prior_ratio_ppm / 1e6, *([high_water / capacity] if capacity else [])]
     return Buffer(
         name=untext(sealed.name),
         unit=untext(sealed.unit),
@@ -206,30 +210,30 @@ def _buffer(plain: memoryview, payload: bytes) -> Buffer:
         instances=sealed.instances,
         inventory=bool(sealed.flags & layout.FLAG_INVENTORY),
         capacity=capacity,
-        used=plain[B.USED],
-        high_water=max(high_water, plain[B.PRIOR_HIGH_WATER]),
-        high_water_ns=plain[B.HIGH_WATER_NS],
+        used=used,
+        high_water=max(high_water, prior_high_water),
+        high_water_ns=high_water_ns,
         high_water_ratio=max(ratios) if capacity or ratios[0] else None,
-        warn_at=plain[B.WARN_AT],
-        occupancy=tuple(plain[B.N50 : B.N100 + 1]),
-        beyond=plain[B.BEYOND],
-        exhaustions=plain[B.EXHAUSTIONS],
-        exhausted_first_ns=plain[B.EXHAUSTED_FIRST_NS],
-        exhausted_last_ns=plain[B.EXHAUSTED_LAST_NS],
-        deferrals=plain[B.DEFERRALS],
-        checks=plain[B.CHECKS],
-        violations=plain[B.VIOLATIONS],
-        worst_index=plain[B.WORST_INDEX],
-        violation_ns=plain[B.VIOLATION_NS],
-        grows=plain[B.GROWS],
-        shrinks=plain[B.SHRINKS],
+        warn_at=warn_at,
+        occupancy=tuple(occupancy),
+        beyond=beyond,
+        exhaustions=exhaustions,
+        exhausted_first_ns=exhausted_first_ns,
+        exhausted_last_ns=exhausted_last_ns,
+        deferrals=deferrals,
+        checks=checks,
+        violations=violations,
+        worst_index=worst_index,
+        violation_ns=violation_ns,
+        grows=grows,
+        shrinks=shrinks,
     )
 
 
 _WITNESSES = {layout.FLAG_PROVIDED: "provided", layout.FLAG_REQUIRED: "required"}
 
 
-def _claim(plain: memoryview, payload: bytes) -> Claim:
+def _claim(plain: tuple[int, ...], payload: bytes) -> Claim:
     sealed = ClaimPayload.unpack(payload)
     checks, violations, first_ns, last_ns = plain[:4]
     return Claim(

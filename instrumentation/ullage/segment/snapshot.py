@@ -50,8 +50,7 @@ class Probe:
     cost_ns: int
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(NamedTuple):
     """One buffer. Sizes in ``unit``; ``occupancy`` counts observations per step of ``OCCUPANCY_STEPS``.
 
     ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
