@@ -11,6 +11,8 @@ from ullage.formulas import Term, Terms, evaluate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from ullage.formulas import Operation
+
     Inputs = Mapping[str, Any]
 
 LOOK_AHEAD_DOMAIN = range(1, 17)
@@ -87,6 +89,19 @@ def _look_ahead_of_each(terms: Terms, name: str, sequences: str) -> Iterator[Var
     each = (Term("start", name, "look-ahead"), Term("multiply", sequences, "fields"))
     if all(term.operation == "add" for term in terms[1:]):
         yield Variant((*each, replace(terms[0], operation="add"), *terms[1:]), words, uses=(name, sequences))
+
+
+def _rounding(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
+    """Divide by a recorded size, and treat what is left over the other way."""
+    flipped: dict[str, tuple[Operation, str]] = {
+        "ceil_div": ("floor_div", "is dropped"),
+        "floor_div": ("ceil_div", "takes a place of its own"),
+    }
+    for place, term in enumerate(terms):
+        if term.operation in flipped and isinstance(term.operand, str):
+            operation, what = flipped[term.operation]
+            other = (*terms[:place], replace(term, operation=operation), *terms[place + 1 :])
+            yield Variant(other, f"what is left over by {term.operand} {what}")
 
 
 def _token_alignment(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
@@ -209,6 +224,15 @@ EDITS = (
         Case((3125, 3126), (_TABLE, _TABLE)),
         Case((5469, 5470), ({"max_model_len": 350_000, "block_size": 64},) * 2),
         records=("num_lookahead_tokens",),
+    ),
+    Edit(
+        "rounding",
+        "two formulas",
+        _rounding,
+        "Round up where something must hold what is left over, and round in one place.",
+        "Do not add one to what is rounded down: that is one too many wherever nothing is left over.",
+        Case((1562, 1563), ({"max_model_len": 100_000, "block_size": 64},) * 2),
+        Case((1562, 1564), ({"max_model_len": 100_000, "block_size": 64},) * 2),
     ),
     Edit(
         "token alignment",

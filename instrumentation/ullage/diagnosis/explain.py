@@ -2,8 +2,8 @@
 
 A cause is kept only if it reproduces both numbers from what the two sides recorded, or fits what they are. Its weight
 is the prior of its class, times the share of the values it was free to choose that fit, times what it cost to find
-the formula, less what it leaves unused of the recorded inputs. *Unknown* always competes. Within a factor of two is a
-tie.
+the formula, less what it leaves unused of the recorded inputs. Two edits at once are tried only where no single one
+does, and pay for both. *Unknown* always competes. Within a factor of two is a tie.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ullage.diagnosis.numeric import Pair, numeric
 from ullage.diagnosis.priors import log_prior
 from ullage.diagnosis.reports import reported
 from ullage.diagnosis.structure import structural
+from ullage.diagnosis.two_edits import two_edits
 
 if TYPE_CHECKING:
     from ullage.diagnosis.claims import Claim
@@ -46,7 +47,7 @@ def explain(
         dim = dims[0]
         relation = relations[dim] if dim < len(relations) else EQUAL
         pair = Pair(contract, provider, requirement, dim, relation, without)
-        causes = [*numeric(pair), *circumstances(pair)]
+        causes = [*(list(numeric(pair)) or two_edits(pair)), *circumstances(pair)]
     else:
         causes = [Cause(*fields) for fields in found]
     sufficient = found is not None or bool(provider.inputs or requirement.inputs)

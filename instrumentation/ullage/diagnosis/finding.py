@@ -34,8 +34,8 @@ class Cause:
     """One explanation.
 
     Attributes:
-        rule: Which rule found it.
-        cause: Its class among the priors.
+        rule: Which rule found it; two, joined by *and*, if it takes two edits.
+        cause: Its class among the priors; likewise.
         text: The arithmetic, in words.
         weight: Not normalised; see ``Finding.shares``.
         advice: What to do; ``avoid``: what not to do.

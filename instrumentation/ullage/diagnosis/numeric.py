@@ -28,6 +28,8 @@ KNOWN_FIT = 1 / 4
 """Two known formulas say how the sides differ, not why: an edit with a name is more."""
 OWN_FORMULAS = 8.0
 """How much more an edit weighs that turns the formula which one side computes into that which the other computes."""
+EDIT_COST = 0.3
+"""Of the second of two edits, as a logarithm: two faults at once are rarer than their shares say."""
 MAX_COMPLETIONS = 4096
 KEEP_ONE = "Keep one of the formulas, and have the other side ask for its result."
 
@@ -50,18 +52,24 @@ class Pair(NamedTuple):
 
 def numeric(pair: Pair) -> Iterator[Cause]:
     """Yield what arithmetic explains; the same rule perhaps several times."""
-    have, need = pair.sizes
-    sides = ((pair.provider, have, pair.requirement, need), (pair.requirement, need, pair.provider, have))
-    for plain, size, edited, other in sides:
-        side = _Side(pair, plain, size, edited, other)
-        for base in bases(pair.contract, pair.dim, side.known, size):
+    for side in views(pair):
+        for base in bases(pair.contract, pair.dim, side.known, side.size):
             yield from _same_formula(side, base)
             yield from _edited(side, base)
     yield from _own_formulas(pair)
     yield from _derived_twice(pair)
 
 
-class _Side:
+def views(pair: Pair) -> tuple[View, View]:
+    """Return both ways of explaining one side's number by an edit of the other's."""
+    have, need = pair.sizes
+    return (
+        View(pair, pair.provider, have, pair.requirement, need),
+        View(pair, pair.requirement, need, pair.provider, have),
+    )
+
+
+class View:
     """One side whose number is explained, and the other, whose number an edit must give."""
 
     def __init__(self, pair: Pair, plain: Claim, size: int, edited: Claim, other: int) -> None:
@@ -69,29 +77,65 @@ class _Side:
         self.known: Inputs = plain.inputs or edited.inputs
         self.merged: Inputs = {**self.known, **edited.inputs}
 
+    def differing(self, variant: Variant) -> tuple[str, ...] | None:
+        """Return the inputs that the edit did not bring and that must differ for it to give the other's number.
+
+        None if it does not give that: the edited side computes with its own inputs.
+        """
+        if evaluate(variant.terms, self.merged) != self.other:
+            return None
+        kept = {name for term in variant.terms for name in (term.operand, term.unit)}.difference(variant.uses)
+        differ = {name: value for name, value in self.known.items() if name in kept and self.merged[name] != value}
+        if evaluate(variant.terms, {**self.merged, **differ}) == self.other:
+            return ()
+        each = [name for name in differ if evaluate(variant.terms, {**self.merged, name: differ[name]}) != self.other]
+        return tuple(each or differ)
+
     def computed(self, base: Base, other: Variant) -> bool:
         """Return whether the need is computed: where more than the need would do, a mere limit is no formula."""
         need = base.terms if self.plain is self.pair.requirement else other.terms
         return self.pair.relation == EQUAL or len(need) > 1
 
     def both(self, terms: Terms, edited: Terms) -> tuple[Side, Side]:
+        """Return the provider's side and the requirement's."""
         ours, theirs = Side(terms, self.known), Side(edited, self.merged)
         return (ours, theirs) if self.plain is self.pair.provider else (theirs, ours)
 
 
-def _same_formula(side: _Side, base: Base) -> Iterator[Cause]:
+def _same_formula(side: View, base: Base) -> Iterator[Cause]:
     """Explain by inputs that differ: the formula is the same."""
     differ = [name for name in base.uses if side.merged.get(name) != side.known.get(name)]
     for count in range(1, len(differ) + 1):
         for names in combinations(differ, count):
             inputs = {**side.known, **{name: side.merged[name] for name in names}}
             if evaluate(base.terms, inputs) == side.other:
-                yield _differing(side, base, names)
+                fault = other_inputs(side, base, names)
+                yield Cause(
+                    fault.rule,
+                    fault.cause,
+                    f"both have {say(base.terms)}, but {fault.words}",
+                    weigh(side, (fault.cause,), base, 1.0, base.terms),
+                    fault.advice,
+                    fault.avoid,
+                    base.tries,
+                    side.both(base.terms, base.terms),
+                )
                 return
 
 
-def _differing(side: _Side, base: Base, names: tuple[str, ...]) -> Cause:
-    values = ", ".join(
+class Fault(NamedTuple):
+    """What went wrong on one side, in words, and what to do."""
+
+    rule: str
+    cause: str
+    words: str
+    advice: str
+    avoid: str
+
+
+def other_inputs(side: View, base: Base, names: tuple[str, ...]) -> Fault:
+    """Return what it means that the sides have other values of ``names``."""
+    words = ", ".join(
         f"{name} is {side.known[name]} for {side.plain.source}, {side.merged[name]} for {side.edited.source}"
         for name in names
     )
@@ -111,20 +155,11 @@ def _differing(side: _Side, base: Base, names: tuple[str, ...]) -> Cause:
         rule = cause = "stale input"
         advice = "Compute the size again when the limit changes, or take it from the side that knows."
         avoid = "Do not clip the larger side."
-    return Cause(
-        rule,
-        cause,
-        f"both have {say(base.terms)}, but {values}",
-        _weight(side, cause, base, 1.0, base.terms),
-        advice,
-        avoid,
-        base.tries,
-        side.both(base.terms, base.terms),
-    )
+    return Fault(rule, cause, words, advice, avoid)
 
 
-def _edited(side: _Side, base: Base) -> Iterator[Cause]:
-    """Explain by an edit of the formula."""
+def _edited(side: View, base: Base) -> Iterator[Cause]:
+    """Explain by an edit of the formula; where inputs have to differ as well, that is two."""
     if evaluate(base.terms, side.merged) == side.other:
         return
     owned = base.formula is not None and spoken(base.formula, side.plain.source)
@@ -134,7 +169,7 @@ def _edited(side: _Side, base: Base) -> Iterator[Cause]:
         if owned and spoken(formula, side.edited.source)
     }
     for rule, cause, variants, advice, avoid, records in _edits(base, side):
-        fitting = [variant for variant in variants if evaluate(variant.terms, side.merged) == side.other]
+        fitting = [variant for variant in variants if side.differing(variant) == ()]
         if not fitting:
             continue
         computed = [variant for variant in fitting if variant.terms in theirs]
@@ -148,7 +183,7 @@ def _edited(side: _Side, base: Base) -> Iterator[Cause]:
             rule,
             cause,
             words,
-            _weight(side, cause, base, fit, variant.terms, variant.uses),
+            weigh(side, (cause,), base, fit, variant.terms, variant.uses),
             advice,
             avoid,
             base.tries,
@@ -157,7 +192,7 @@ def _edited(side: _Side, base: Base) -> Iterator[Cause]:
         )
 
 
-def _edits(base: Base, side: _Side) -> Iterator[_Rule]:
+def _edits(base: Base, side: View) -> Iterator[_Rule]:
     for edit in EDITS:
         variants = list(edit.variants(base.terms, side.merged))
         yield edit.id, edit.cause, variants, edit.advice, edit.avoid, edit.records
@@ -254,9 +289,13 @@ def _derived_twice(pair: Pair) -> Iterator[Cause]:
             )
 
 
-def _weight(side: _Side, cause: str, base: Base, fit: float, terms: Terms, uses: tuple[str, ...] = ()) -> float:
+def weigh(
+    side: View, causes: tuple[str, ...], base: Base, fit: float, terms: Terms, uses: tuple[str, ...] = ()
+) -> float:
+    """Return how much an explanation weighs that takes one edit of each class in ``causes``."""
     used = {term.operand for term in terms} | {term.unit for term in terms} | {*base.uses, *uses}
     inputs = side.edited.inputs
     unused = sum(isinstance(value, int) and name not in used for name, value in inputs.items())
-    cost = UNUSED_COST * min(unused, MAX_UNUSED)
-    return math.exp(log_prior(cause, side.pair.without) + math.log(fit) - math.log(base.tries) - cost)
+    cost = UNUSED_COST * min(unused, MAX_UNUSED) + EDIT_COST * (len(causes) - 1)
+    prior = sum(log_prior(cause, side.pair.without) for cause in causes)
+    return math.exp(prior + math.log(fit) - math.log(base.tries) - cost)
