@@ -46,6 +46,7 @@ SIZES: Mapping[str, Size] = {
     "bitmask.rows": Size(("rows",), AT_LEAST, "rows"),
     "bitmask.columns": Size(("columns",), EQUAL, "columns"),
     "connector.blocks": Size(("blocks",), AT_LEAST, "blocks"),
+    "connector.tokens": Size(("tokens",), AT_LEAST, "tokens"),
     "connector.layers": Size(("layers",), EQUAL, "layers"),
     "draft.step_tokens": Size(("rows",), AT_LEAST, "rows"),
 }

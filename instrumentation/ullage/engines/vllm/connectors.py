@@ -1,7 +1,8 @@
 """KV connectors: how many blocks a step transfers, and whether both ends speak of the same layers and blocks.
 
-By duck type, whichever connector it is: NIXL, Mooncake, LMCache and several of them together keep entries with lists of
-block numbers in their metadata. None of them puts a tensor there, so there is no shape to hold against another.
+By duck type, whichever connector it is, several of them together too. NIXL and Mooncake keep entries with lists of
+block numbers in their metadata. LMCache has an operation with such a list for a range of tokens or, where it is not a
+process of its own, a tensor with a slot for each token, as vLLM's example has: of that, only the size is looked at.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ MAX_DEPTH = 5
 """Entries stand by engine and by request; several connectors have their metadata side by side."""
 
 
+_PLAIN = (int, float, str, bytes, type(None))
+
+
 class _Watched:
     """What this process's scheduler hands to its connector."""
 
@@ -32,38 +36,70 @@ class _Watched:
 _watched = _Watched()
 
 
-def scheduled(metadata: Any, blocks: int) -> None:
-    """Look at what a step's metadata asks to be transferred, in a KV cache of so many blocks."""
+def scheduled(metadata: Any, blocks: int, block_size: int) -> None:
+    """Look at what a step's metadata asks to be transferred, in a KV cache of so many blocks of so many tokens."""
     if _watched.blocks is None:
         _watched.blocks = buffer(
             "connector_blocks", capacity=blocks, unit="blocks", kind="managed", limit="num_gpu_blocks"
         )
     total = 0
     for entry in _entries(metadata, MAX_DEPTH):
-        groups = _groups(entry.local_block_ids)
+        if hasattr(entry, "slot_mapping"):
+            total += _by_slot(entry, block_size)
+            continue
+        groups = _groups(entry.local_block_ids if hasattr(entry, "local_block_ids") else entry.op.block_ids)
         total += sum(map(len, groups))
         largest = max((max(group) for group in groups if group), default=-1)
         if largest >= blocks:
             _watched.blocks.violated(largest, detail="block of a transfer")
-        _compare(groups, entry)
+        if hasattr(entry, "local_block_ids"):
+            _compare(groups, entry)
+        elif len(groups) == 1:
+            _hold(len(groups[0]) * block_size, entry.op.end - entry.op.start, "blocks")
     _watched.blocks.observe(min(total, blocks))  # requests may share blocks
 
 
 def _entries(holder: Any, depth: int) -> Iterator[Any]:
-    """Yield what has a list of local blocks among the values of ``holder``."""
+    """Yield what says which blocks, or slots, are to be transferred, among the values of ``holder``."""
     values: Iterable[Any]
-    if hasattr(holder, "local_block_ids"):
+    if _says_what(holder):
         yield holder
         return
     if isinstance(holder, dict):
         values = holder.values()
     elif isinstance(holder, (list, tuple)):
-        values = holder
+        # Hundreds of thousands of tokens, perhaps: one is enough to see that there are no entries among them.
+        values = () if holder and isinstance(holder[0], _PLAIN) else holder
     else:
         values = getattr(holder, "__dict__", {}).values()
     for value in values:
-        if depth and not isinstance(value, (int, float, str, bytes, type(None))):
+        if depth and not isinstance(value, _PLAIN):
             yield from _entries(value, depth - 1)
+
+
+def _says_what(holder: Any) -> bool:
+    return (
+        hasattr(holder, "local_block_ids")
+        or (hasattr(holder, "slot_mapping") and hasattr(holder, "token_ids"))
+        or hasattr(getattr(holder, "op", None), "block_ids")
+    )
+
+
+def _by_slot(entry: Any, block_size: int) -> int:
+    """Return how many blocks an entry transfers that has a slot for each token: LMCache says which of them."""
+    slots = entry.slot_mapping.shape[0]
+    _hold(slots, len(entry.token_ids), "slots")
+    if not hasattr(entry, "save_spec"):
+        return -(-slots // block_size)
+    save, load = entry.save_spec, entry.load_spec
+    stored = slots - save.skip_leading_tokens if save is not None and save.can_save else 0
+    loaded = load.lmcache_cached_tokens - load.vllm_cached_tokens if load is not None and load.can_load else 0
+    return sum(-(-max(tokens, 0) // block_size) for tokens in (stored, loaded))
+
+
+def _hold(have: int, need: int, source: str) -> None:
+    """There must be a place in the KV cache for each token: both are slices of lists, and Python cuts silently."""
+    agreed("connector.tokens").compare(have, need, sources=(source, "tokens"))
 
 
 def _groups(blocks: Any) -> list[list[int]]:

@@ -81,7 +81,8 @@ def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
     _watched.tokens.observe(tokens)
     transfers = getattr(output, "kv_connector_metadata", None)
     if transfers is not None:
-        connectors.scheduled(transfers, args[0].kv_cache_manager.block_pool.num_gpu_blocks)
+        blocks = args[0].kv_cache_manager.block_pool.num_gpu_blocks
+        connectors.scheduled(transfers, blocks, args[0].cache_config.block_size)
     session.tick(_observe(args[0]))
 
 
