@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RECORDED = 8.0
 """How much more a pair weighs of which one edit is on record: each side said which value it took."""
 MAX_TRIED = 5000
-"""Pairs of edits of formulas that are tried for one disagreement; of a formula that goes beyond none is."""
+"""Pairs of edits tried for one disagreement; it ends with the formula that has more, of which none is."""
 
 
 class _Tried(NamedTuple):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 5
 """Entries stand by engine and by request; several connectors have their metadata side by side."""
-
-
 _PLAIN = (int, float, str, bytes, type(None))
 
 
@@ -44,15 +42,16 @@ def scheduled(metadata: Any, blocks: int, block_size: int) -> None:
         )
     total = 0
     for entry in _entries(metadata, MAX_DEPTH):
-        if hasattr(entry, "slot_mapping"):
+        listed = hasattr(entry, "local_block_ids")
+        if not listed and not _is_range(entry):
             total += _by_slot(entry, block_size)
             continue
-        groups = _groups(entry.local_block_ids if hasattr(entry, "local_block_ids") else entry.op.block_ids)
+        groups = _groups(entry.local_block_ids if listed else entry.op.block_ids)
         total += sum(map(len, groups))
         largest = max((max(group) for group in groups if group), default=-1)
         if largest >= blocks:
             _watched.blocks.violated(largest, detail="block of a transfer")
-        if hasattr(entry, "local_block_ids"):
+        if listed:
             _compare(groups, entry)
         elif len(groups) == 1:
             _hold(len(groups[0]) * block_size, entry.op.end - entry.op.start, "blocks")
@@ -78,16 +77,19 @@ def _entries(holder: Any, depth: int) -> Iterator[Any]:
 
 
 def _says_what(holder: Any) -> bool:
-    return (
-        hasattr(holder, "local_block_ids")
-        or (hasattr(holder, "slot_mapping") and hasattr(holder, "token_ids"))
-        or hasattr(getattr(holder, "op", None), "block_ids")
-    )
+    by_slot = hasattr(holder, "slot_mapping") and hasattr(holder, "token_ids")
+    return by_slot or hasattr(holder, "local_block_ids") or _is_range(holder)
+
+
+def _is_range(entry: Any) -> bool:
+    """Return whether it has LMCache's operation: blocks for the tokens from ``start`` to ``end``."""
+    operation = getattr(entry, "op", None)
+    return all(hasattr(operation, name) for name in ("block_ids", "start", "end"))
 
 
 def _by_slot(entry: Any, block_size: int) -> int:
     """Return how many blocks an entry transfers that has a slot for each token: LMCache says which of them."""
-    slots = entry.slot_mapping.shape[0]
+    slots: int = entry.slot_mapping.shape[0]
     _hold(slots, len(entry.token_ids), "slots")
     if not hasattr(entry, "save_spec"):
         return -(-slots // block_size)
