@@ -13,19 +13,48 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from ullage.engines.vllm import builds, rows
+from ullage.engines.vllm import builds, drafts, rows
 from ullage.engines.vllm.hooks import HOOKS
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/engines.md"
 BEGIN, END = "<!-- presence -->", "<!-- /presence -->"
 
-OWNERS = {
-    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": rows.RUNNER,
-    "vllm.v1.worker.gpu_input_batch:InputBatch": rows.INPUT_BATCH,
-    "vllm.v1.worker.block_table:BlockTable": rows.BLOCK_TABLE,
-    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer": rows.PROPOSER,
-}
-"""Whose tensors have a row for each of something; builders are of many classes."""
+_SPECULATORS = "vllm.v1.worker.gpu.spec_decode."
+OWNERS = (
+    ("GPUModelRunner", ("vllm.v1.worker.gpu_model_runner:GPUModelRunner",), rows.RUNNER),
+    ("InputBatch", ("vllm.v1.worker.gpu_input_batch:InputBatch",), rows.INPUT_BATCH),
+    ("BlockTable", ("vllm.v1.worker.block_table:BlockTable",), rows.BLOCK_TABLE),
+    (
+        "SpecDecodeBaseProposer",
+        ("vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer",),
+        drafts.PROPOSER,
+    ),
+    (
+        "v2.Speculator",
+        (
+            "vllm.v1.worker.gpu.input_batch:InputBuffers",
+            *(
+                f"{_SPECULATORS}{module}:{name}"
+                for module, name in (
+                    ("eagle.speculator", "EagleSpeculator"),
+                    ("autoregressive.speculator", "AutoRegressiveSpeculator"),
+                    ("target_dependent_ar.speculator", "TargetDependentARSpeculator"),
+                    ("standalone_ar.speculator", "StandaloneARSpeculator"),
+                    ("multi_module_mtp.speculator", "MultiModuleMTPSpeculator"),
+                    ("dflash.speculator", "DFlashSpeculator"),
+                    ("dspark.speculator", "DSparkSpeculator"),
+                    ("lilicorr.speculator", "LiLiCorrSpeculator"),
+                    ("ngram.speculator", "NgramGPUSpeculator"),
+                )
+            ),
+        ),
+        (*drafts.SPECULATOR, *drafts.SAMPLED, *drafts.EXPANDED),
+    ),
+)
+"""Whose tensors have a row for each of something: a name, the classes that have them, and the tensors.
+
+Builders are of many classes, and not looked up.
+"""
 
 
 class Release:
@@ -130,8 +159,8 @@ def attributes(release: Release) -> dict[str, str]:
 def tensors(release: Release) -> dict[str, str]:
     """Return for each tensor that is claimed where it exists whether the release has it."""
     return {
-        f"{owner.partition(':')[2]}.{attribute}": "yes" if release.has(f"{owner}.{attribute}") else "no"
-        for owner, table in OWNERS.items()
+        f"{owner}.{attribute}": "yes" if any(release.has(f"{one}.{attribute}") for one in classes) else "no"
+        for owner, classes, table in OWNERS
         for entry in table
         for attribute in entry.attributes.split()
     }

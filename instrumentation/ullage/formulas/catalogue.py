@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.formulas import flash_attention, graphs, limits, quantity, rows, vllm
+from ullage.formulas import drafts, flash_attention, graphs, limits, quantity, rows, vllm
 
 if TYPE_CHECKING:
     from ullage.formulas import Formula
 
-FORMULAS = (*vllm.FORMULAS, *rows.FORMULAS, *graphs.FORMULAS, *flash_attention.FORMULAS, *limits.FORMULAS)
+FORMULAS = (
+    *vllm.FORMULAS,
+    *rows.FORMULAS,
+    *drafts.FORMULAS,
+    *graphs.FORMULAS,
+    *flash_attention.FORMULAS,
+    *limits.FORMULAS,
+)
 PAIRS = vllm.PAIRS
 
 BY_ID = {formula.id: formula for formula in FORMULAS}

@@ -49,6 +49,8 @@ SIZES: Mapping[str, Size] = {
     "connector.tokens": Size(("tokens",), AT_LEAST, "tokens"),
     "connector.layers": Size(("layers",), EQUAL, "layers"),
     "draft.step_tokens": Size(("rows",), AT_LEAST, "rows"),
+    "draft.sample_rows": Size(("rows",), AT_LEAST, "rows"),
+    "draft.tokens": Size(("columns",), AT_LEAST, "columns"),
 }
 """By name; a name may be followed by ``/`` and what tells several of one kind apart.
 
@@ -82,9 +84,10 @@ def inputs(config: Any, *names: str, **more: Any) -> Inputs:
         "max_model_len": config.model_config.max_model_len,
         "max_num_seqs": config.scheduler_config.max_num_seqs,
         "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "num_speculative_tokens": look_ahead_tokens(config),
     }
     found = {name: every[name] for name in names}
-    look_ahead = look_ahead_tokens(config)
+    look_ahead = every["num_speculative_tokens"]
     if look_ahead:
         found["num_speculative_tokens"] = look_ahead
     shards = config.parallel_config.decode_context_parallel_size

@@ -1,4 +1,4 @@
-"""Buffers with a row for each token or request of a step: of the V1 runner, its metadata builders and its proposer."""
+"""Buffers with a row for each token or request of a step: of the V1 runner and its metadata builders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TOKENS, REQUESTS, SEQUENCE = "step.tokens", "step.requests", "block_table.tokens"
 DECODE, ARANGE, SPLITS, STATES = "indexer.decode_rows", "indexer.arange", "flashmla.num_splits", "mamba.state_rows"
-BOUNDARIES = "draft.arange"
+BOUNDARIES, DRAFTS = "draft.arange", "draft.tokens"
 
 
 class Need(NamedTuple):
@@ -37,6 +37,7 @@ NEEDS = {
     ARANGE: Need("decode batch", "max_num_batched_tokens"),
     SPLITS: Need("decode batch", "max_num_seqs", more=1),
     BOUNDARIES: Need("decode batch", "max_num_seqs", more=1),
+    DRAFTS: Need("scheduler", "num_speculative_tokens"),
 }
 GRAPHS = {
     TOKENS: Need("graph capture", "num_tokens"),
@@ -105,21 +106,11 @@ BUILDER = (
     ),
     Rows(STATES, "spec_query_start_loc non_spec_query_start_loc decode_query_start_loc", beyond=1),
 )
-PROPOSER = (
-    Rows(
-        TOKENS,
-        "input_ids positions hidden_states inputs_embeds _slot_mapping_buffer token_arange_np is_rejected_token_mask "
-        "is_masked_token_mask",
-    ),
-    Rows(TOKENS, "mrope_positions", dim=1, beyond=1),
-    Rows(BOUNDARIES, "arange"),
-    Rows(REQUESTS, "backup_next_token_ids"),
-)
 
 
 def claim(runner: Any) -> None:
     """Claim the rows of everything that a runner steps with, and how many a step needs."""
-    config, graph = runner.vllm_config, _largest_graph(runner)
+    config, graph = runner.vllm_config, largest_graph(runner)
     held = [("runner", runner, RUNNER), ("input batch", runner.input_batch, INPUT_BATCH)]
     for number, table in enumerate(runner.input_batch.block_table.block_tables):
         held.append((f"block table {number}" if number else "block table", table, BLOCK_TABLE))
@@ -128,26 +119,22 @@ def claim(runner: Any) -> None:
         held.append((type(builder).__name__ + (f" {group}" if several else ""), builder, BUILDER))
         _claim_pages(builder, config)
         _claim_gathered(builder, config)
-    proposer = getattr(runner, "drafter", None)
-    if proposer is not None and getattr(proposer, "method", "") != "dflash":  # it divides its buffers in its own way
-        held.append((f"drafter {type(proposer).__name__}", proposer, PROPOSER))
-        _claim_drafts(proposer, config)
     for owner, holder, table in held:
-        _claim_rows(owner, holder, table, config, graph)
+        claim_rows(owner, holder, table, config, graph)
     _claim_topk(runner)
 
 
 def room(builder: Any) -> tuple[float, float]:
     """Return for how many tokens and requests the tensors of a builder have rows; infinity if it has none."""
     counts = {"max_num_batched_tokens": math.inf, "max_num_seqs": math.inf}
-    for size, count in _sizes(builder, BUILDER):
+    for size, count in sizes(builder, BUILDER):
         need = NEEDS.get(size)
         if need is not None:
             counts[need.limit] = min(counts[need.limit], count - need.more)
     return counts["max_num_batched_tokens"], counts["max_num_seqs"]
 
 
-def _largest_graph(runner: Any) -> dict[str, int]:
+def largest_graph(runner: Any) -> dict[str, int]:
     """Return how many tokens and requests the largest graphs will have; nothing without graphs."""
     largest: dict[str, int] = {}
     for holder in (runner, getattr(runner, "drafter", None)):
@@ -159,17 +146,16 @@ def _largest_graph(runner: Any) -> dict[str, int]:
     return {limit: count for limit, count in largest.items() if count}
 
 
-def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any, graph: dict[str, int]) -> None:
+def claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any, graph: dict[str, int]) -> None:
     """Claim what each tensor of ``holder`` has, those of one size together, and what is asked of such tensors."""
-    for (size, count), attributes in _sizes(holder, table).items():
+    for (size, count), attributes in sizes(holder, table).items():
         contract, need, more = agreed(size), NEEDS.get(size), GRAPHS.get(size)
         limit = need.limit if need is not None else "max_model_len" if size is SEQUENCE else "max_num_seqs"
         given = inputs(config, limit)
-        allocated_for = getattr(holder, limit, given[limit])  # when it was: the limit may have changed since
+        # When it was allocated: limits may have changed since.
+        allocated_for = {name: getattr(holder, name, value) for name, value in given.items()}
         others = f" and {len(attributes) - 1} more" if len(attributes) > 1 else ""
-        contract.claim(
-            source(owner, attributes[0] + others), (count,), role="provides", inputs={**given, limit: allocated_for}
-        )
+        contract.claim(source(owner, attributes[0] + others), (count,), role="provides", inputs=allocated_for)
         if need is not None:
             contract.claim(need.who, (given[limit] + need.more,), role="requires", inputs=given)
         if more is not None and more.limit in graph:
@@ -177,18 +163,18 @@ def _claim_rows(owner: str, holder: Any, table: Iterable[Rows], config: Any, gra
             contract.claim(more.who, (graph[more.limit] + more.more,), role="requires", inputs={**given, **captured})
 
 
-def _sizes(holder: Any, table: Iterable[Rows]) -> dict[tuple[str, int], list[str]]:
+def sizes(holder: Any, table: Iterable[Rows]) -> dict[tuple[str, int], list[str]]:
     """Return which tensors of ``holder`` have rows for how many of what."""
     found: dict[tuple[str, int], list[str]] = {}
     for rows in table:
         for attribute in rows.attributes.split():
-            shape = _shape(getattr(holder, attribute, None))
+            shape = shape_of(getattr(holder, attribute, None))
             if len(shape) > rows.dim:
                 found.setdefault((rows.size, shape[rows.dim] - rows.beyond), []).append(attribute)
     return found
 
 
-def _shape(tensor: Any) -> tuple[int, ...]:
+def shape_of(tensor: Any) -> tuple[int, ...]:
     """Return the shape of a tensor or an array, or of the pair of tensors that vLLM has for host and device."""
     shape = getattr(getattr(tensor, "gpu", tensor), "shape", ())
     return tuple(int(size) for size in shape)
@@ -196,7 +182,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 def _claim_pages(builder: Any, config: Any) -> None:
     """FlashInfer lists the pages of all sequences of a step one after another."""
-    pages = _shape(getattr(builder, "paged_kv_indices", None))
+    pages = shape_of(getattr(builder, "paged_kv_indices", None))
     if pages and type(builder).__name__.startswith("FlashInfer"):
         block_size = builder.kv_cache_spec.block_size
         longest = -(
@@ -222,25 +208,12 @@ def _claim_gathered(builder: Any, config: Any) -> None:
         contract.claim("longest sequence", (longest,), role="requires", inputs=inputs(config, "max_model_len"))
 
 
-def _claim_drafts(proposer: Any, config: Any) -> None:
-    """A draft model that sees more tokens than the target: slots of its own for each sequence."""
-    slots = getattr(proposer, "net_num_new_slots_per_request", 0)
-    scheduled = config.scheduler_config.max_num_scheduled_tokens
-    if slots > 0 and scheduled:
-        given = inputs(config, "max_num_batched_tokens", "max_num_seqs", slots_per_request=slots)
-        contract, owner = agreed("draft.step_tokens"), f"drafter {type(proposer).__name__}"
-        contract.claim(source(owner, "input_ids"), _shape(proposer.input_ids)[:1], role="provides", inputs=given)
-        needed = scheduled + slots * config.scheduler_config.max_num_seqs
-        given = {**given, "max_num_scheduled_tokens": scheduled}
-        contract.claim("drafts of the largest step", (needed,), role="requires", inputs=given)
-
-
 def _claim_topk(runner: Any) -> None:
     """The sparse layers of a model share one buffer of indices."""
     config = runner.vllm_config
     for layer in config.compilation_config.static_forward_context.values():
         for holder in (layer, getattr(layer, "impl", None)):
-            shape = _shape(getattr(holder, "topk_indices_buffer", None))
+            shape = shape_of(getattr(holder, "topk_indices_buffer", None))
             if shape:
                 name = source(type(layer).__name__, "topk_indices_buffer")
                 agreed(TOKENS).claim(name, shape[:1], role="provides", inputs=inputs(config, "max_num_batched_tokens"))

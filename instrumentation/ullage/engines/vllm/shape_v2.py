@@ -31,11 +31,21 @@ READS = (
 """What that, and the runner's own buffers, cannot do without."""
 
 _STEP = ("input_ids", "positions", "is_padding", "query_start_loc", "seq_lens", "dcp_local_seq_lens")
+_GRAPHS = ("cudagraph_manager", "prefill_cudagraph_manager", "decode_cudagraph_manager", "query_cudagraph_manager")
+"""Where speculators keep the graphs that they will capture."""
+_OF_CLASS = {"num_query_per_req": 1, "num_extra_query_per_req": 0, "advance_draft_positions": True}
+"""What can stand in a speculator's class, and what it is where it is not said."""
+_LIMITS = {
+    "max_num_seqs": "max_num_reqs",
+    "max_num_batched_tokens": "max_num_tokens",
+    "num_speculative_tokens": "num_speculative_steps",
+}
+"""What a speculator calls the limits that it was made for."""
 
 
 def as_v1(runner: Any) -> SimpleNamespace:
-    """Return a view of ``runner``; of its speculator the metadata builders only, the rest is another than in V1."""
-    states = runner.req_states
+    """Return a view of ``runner``; of its speculator a view as well, twice: it is also what no V1 runner has."""
+    states, drafter = runner.req_states, _drafter(runner)
     return SimpleNamespace(
         vllm_config=runner.vllm_config,
         max_model_len=runner.max_model_len,
@@ -43,18 +53,42 @@ def as_v1(runner: Any) -> SimpleNamespace:
         attn_groups=runner.attn_groups,
         model=getattr(runner, "model", None),
         use_async_scheduling=bool(getattr(runner.vllm_config.scheduler_config, "async_scheduling", False)),
-        cudagraph_dispatcher=SimpleNamespace(cudagraph_keys=getattr(runner.cudagraph_manager, "_capture_descs", {})),
+        cudagraph_dispatcher=_graphs(runner.cudagraph_manager),
         input_batch=SimpleNamespace(
             token_ids_cpu=states.all_token_ids.gpu, block_table=SimpleNamespace(block_tables=_tables(runner))
         ),
-        drafter=_drafter(runner.speculator),
+        drafter=drafter,
+        speculator=drafter,
+        # V1 stops drafting at the draft's limit; here it is given all positions of the target.
+        effective_drafter_max_model_len=runner.max_model_len,
         **{name: getattr(runner.input_buffers, name, None) for name in _STEP},
     )
 
 
-def _drafter(speculator: Any) -> SimpleNamespace | None:
-    groups = getattr(speculator, "attn_groups", ())  # of one that runs a model
-    return SimpleNamespace(draft_attn_groups=[one for group in groups for one in group]) if groups else None
+def _drafter(runner: Any) -> SimpleNamespace | None:
+    """Return what the speculator holds itself and in its input buffers, under its class's name."""
+    speculator = runner.speculator
+    if speculator is None:
+        return None
+    held = {**_vars(getattr(speculator, "input_buffers", None)), **_vars(speculator)}
+    held |= {
+        "draft_attn_groups": [one for group in getattr(speculator, "attn_groups", ()) for one in group],
+        "cudagraph_dispatcher": _graphs(*(getattr(speculator, name, None) for name in _GRAPHS)),
+        "max_model_len": getattr(speculator, "max_model_len", runner.max_model_len),
+        **{name: getattr(speculator, name, default) for name, default in _OF_CLASS.items()},
+        **{limit: held[name] for limit, name in _LIMITS.items() if name in held},
+    }
+    return type(type(speculator).__name__, (SimpleNamespace,), {})(**held)
+
+
+def _vars(owner: Any) -> dict[str, Any]:
+    return vars(owner) if owner is not None else {}
+
+
+def _graphs(*managers: Any) -> SimpleNamespace:
+    captured = [getattr(manager, "_capture_descs", {}) for manager in managers]
+    keys = {(number, mode): graphs for number, each in enumerate(captured) for mode, graphs in each.items()}
+    return SimpleNamespace(cudagraph_keys=keys)
 
 
 def _tables(runner: Any) -> list[SimpleNamespace]:

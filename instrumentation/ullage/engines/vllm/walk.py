@@ -1,4 +1,4 @@
-"""One walk over a V1 runner when its KV cache is initialised: only then have its buffers their final sizes.
+"""One walk over a runner when its KV cache is initialised: only then have its buffers their final sizes.
 
 Before, the tables of a healthy engine can have another width. Each part reads shapes and limits that stand, makes
 claims of them, and fails alone.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ullage import safety
-from ullage.engines.vllm import builds, held, limits, offsets, planner, ropes, rows, tables
+from ullage.engines.vllm import builds, drafts, held, limits, offsets, planner, ropes, rows, tables
 
 PARTS = (
     held.record,
     limits.claim_of_runner,
     tables.claim,
     rows.claim,
+    drafts.claim,
     ropes.claim,
     offsets.claim,
     planner.claim,
