@@ -93,6 +93,26 @@ FLASHINFER_WORKSPACE_GROWN = Formula(
     speakers=("FlashInfer workspace",),
 )
 
+FLASHINFER_ESTIMATE = Formula(
+    id="vllm.flashinfer.workspace.estimate",
+    quantity="flashinfer.workspace",
+    dims=("bytes",),
+    unit="bytes",
+    component="a FlashInfer builder's estimate of its prefills",
+    role="requires",
+    engine="vllm",
+    versions="[0.27, 0.34)",
+    inputs=FLASHINFER_WORKSPACE_GROWN.inputs,
+    terms=(FLASHINFER_WORKSPACE_GROWN.terms[0][:-1],),
+    source="vLLM 0.27.1, v1/attention/backends/flashinfer.py, _get_workspace_buffer: est",
+    tests=(
+        Vector(
+            {"max_num_batched_tokens": 8192, "num_qo_heads": 32, "head_dim": 256}, (1_073_741_824,), "vLLM 0.27.1, read"
+        ),
+    ),
+    speakers=("FlashInferMetadataBuilder",),
+)
+
 FLASHINFER_SPLITS = Formula(
     id="flashinfer.prefill.workspace",
     quantity="flashinfer.workspace",
@@ -186,6 +206,7 @@ FORMULAS = (
     KV_BLOCKS,
     FLASHINFER_WORKSPACE,
     FLASHINFER_WORKSPACE_GROWN,
+    FLASHINFER_ESTIMATE,
     FLASHINFER_SPLITS,
     FLASHINFER_MLA,
 )

@@ -8,6 +8,12 @@ from ullage.formulas._counted import DECODE_ROWS, START_SEQS, START_TOKENS, coun
 _INDEXER = "vLLM 0.32.0, v1/attention/backends/mla/indexer.py, DeepseekV32IndexerMetadataBuilder"
 _BUILDER = ("DeepseekV32IndexerMetadataBuilder", "sparse-attention indexer")
 
+_GDN_ROWS = (
+    START_SEQS,
+    Term("multiply", "tokens_per_sequence", "look-ahead"),
+    Term("at_most", "max_cudagraph_capture_size", "graph padding"),
+)
+
 FORMULAS = (
     # The sparse-attention indexer.
     counted(
@@ -182,8 +188,22 @@ FORMULAS = (
         (START_SEQS, Term("at_most", "max_cudagraph_capture_size", "graph padding")),
         ({"max_num_seqs": 256, "max_cudagraph_capture_size": 128}, 128, "vLLM 0.32.0, read"),
         component="state index",
-        source="vLLM 0.32.0, v1/attention/backends/mamba_attn.py, decode_cudagraph_max_bs; gdn_attn.py likewise",
-        speakers=("Mamba", "GDN"),
+        source="vLLM 0.32.0, v1/attention/backends/mamba_attn.py, decode_cudagraph_max_bs",
+        speakers=("Mamba",),
+    ),
+    counted(
+        "mamba.state_rows",
+        "provides",
+        _GDN_ROWS,
+        (
+            {"max_num_seqs": 64, "max_cudagraph_capture_size": 512, "tokens_per_sequence": 4},
+            256,
+            "vLLM 0.32.0, read: 3 draft tokens",
+        ),
+        component="state index of gated delta networks",
+        source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, decode_cudagraph_max_bs",
+        speakers=("GDN",),
+        suffix=".gdn",
     ),
     counted(
         "mamba.blocks",
@@ -198,19 +218,24 @@ FORMULAS = (
     counted(
         "gdn.token_rows",
         "provides",
-        (
-            START_SEQS,
-            Term("at_most", "max_cudagraph_capture_size", "graph padding"),
-            Term("multiply", "tokens_per_sequence", "look-ahead"),
-        ),
+        (*_GDN_ROWS, Term("multiply", "tokens_per_sequence", "look-ahead")),
         (
             {"max_num_seqs": 64, "max_cudagraph_capture_size": 512, "tokens_per_sequence": 4},
-            256,
+            1024,
             "vLLM 0.32.0, read: 3 draft tokens",
         ),
         component="token index of gated delta networks",
         source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, spec_token_indx",
         speakers=("GDN",),
+    ),
+    counted(
+        "gdn.token_rows",
+        "requires",
+        (Term("start", "graph_requests", "graph padding"), Term("multiply", "tokens_per_sequence", "look-ahead")),
+        ({"graph_requests": 64, "tokens_per_sequence": 4}, 256, "vLLM 0.32.0, read: 3 draft tokens"),
+        component="the largest graph",
+        source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, build: spec_token_indx of the batch",
+        speakers=("graph capture",),
     ),
     # FlashInfer and FlashMLA.
     counted(
@@ -238,11 +263,24 @@ FORMULAS = (
     counted(
         "flashmla.tile_rows",
         "provides",
-        (Term("start", "num_sms", "base"), Term("floor_div", "heads_of_64", "divisor")),
-        ({"num_sms": 132, "heads_of_64": 2}, 66, "vLLM 0.32.0, read: compute capability 9.0"),
+        (Term("start", "num_sms", "base"),),
+        ({"num_sms": 132}, 132, "vLLM 0.32.0, read"),
         component="FlashMLA builder",
-        source="vLLM 0.32.0, v1/attention/backends/mla/flashmla_sparse.py, tile_scheduler_metadata_buffer",
-        speakers=("FlashMLA",),
+        source="vLLM 0.32.0, v1/attention/backends/mla/flashmla.py, cg_buf_tile_scheduler_metadata",
+        speakers=("FlashMLAMetadataBuilder",),
+    ),
+    counted(
+        "flashmla.tile_rows",
+        "requires",
+        (
+            Term("start", "num_sms", "base"),
+            Term("floor_div", "tiles_of_heads", "divisor"),
+            Term("at_least", 1, "boundary"),
+        ),
+        ({"num_sms": 132, "tiles_of_heads": 2}, 66, "FlashMLA, read: 128 heads in tiles of 64"),
+        component="FlashMLA's planner",
+        source="FlashMLA, csrc/extension/sm90/dense_fp8/pybind.cpp, get_mla_decoding_metadata_dense_fp8",
+        speakers=("FlashMLA's planner",),
     ),
     # Multimodal and mixture of experts.
     counted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ullage.engines.vllm import (
+    backends,
     builds,
     connectors,
     encoder,
@@ -38,6 +39,7 @@ HOOKS = (
     *speculative.HOOKS,
     *lora.HOOKS,
     *builds.HOOKS,
+    *backends.HOOKS,
     *workspace.HOOKS,
     *planner.HOOKS,
     *connectors.HOOKS,

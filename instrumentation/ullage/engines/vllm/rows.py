@@ -92,17 +92,19 @@ BUILDER = (
         "decode_indices_buffer expanded_block_table_buffer expanded_seq_lens_buffer",
     ),
     Rows(ARANGE, "arange_buffer"),
-    Rows(SPLITS, "cg_buf_num_splits num_splits_buffer"),
+    Rows(SPLITS, "cg_buf_num_splits"),
     Rows(REQUESTS, "paged_kv_indptr qo_indptr", beyond=1),
     Rows(
         REQUESTS,
         "topk_tokens_tensor max_model_len_tensor dummy_block_table paged_kv_last_page_len persistent_rswa_prefix_lens "
-        "_dcp_context_kv_lens _graph_seq_lens",
+        "_dcp_context_kv_lens _graph_seq_lens decode_bc_pre_scratch",
     ),
     Rows(
         STATES,
         "state_indices_tensor_d decode_num_accepted_tokens spec_state_indices_tensor spec_sequence_masks "
-        "non_spec_state_indices_tensor num_accepted_tokens decode_state_indices_tensor",
+        "non_spec_state_indices_tensor num_accepted_tokens decode_state_indices_tensor decode_write_pos_d "
+        "decode_is_flush_d decode_replayssm_state_indices_d decode_legacy_state_indices_tensor has_initial_states_d "
+        "block_idx_last_scheduled_token block_idx_last_computed_token block_idx_last_scheduled_token_prev_step",
     ),
     Rows(STATES, "spec_query_start_loc non_spec_query_start_loc decode_query_start_loc", beyond=1),
 )
@@ -117,11 +119,8 @@ def claim(runner: Any) -> None:
     several = len(runner.attn_groups) > 1
     for builder, group in each_builder(runner):
         held.append((type(builder).__name__ + (f" {group}" if several else ""), builder, BUILDER))
-        _claim_pages(builder, config)
-        _claim_gathered(builder, config)
     for owner, holder, table in held:
         claim_rows(owner, holder, table, config, graph)
-    _claim_topk(runner)
 
 
 def room(builder: Any) -> tuple[float, float]:
@@ -178,43 +177,3 @@ def shape_of(tensor: Any) -> tuple[int, ...]:
     """Return the shape of a tensor or an array, or of the pair of tensors that vLLM has for host and device."""
     shape = getattr(getattr(tensor, "gpu", tensor), "shape", ())
     return tuple(int(size) for size in shape)
-
-
-def _claim_pages(builder: Any, config: Any) -> None:
-    """FlashInfer lists the pages of all sequences of a step one after another."""
-    pages = shape_of(getattr(builder, "paged_kv_indices", None))
-    if pages and type(builder).__name__.startswith("FlashInfer"):
-        block_size = builder.kv_cache_spec.block_size
-        longest = -(
-            -config.model_config.max_model_len // (block_size * config.parallel_config.decode_context_parallel_size)
-        )
-        given = inputs(config, "max_num_seqs", "max_model_len", block_size=block_size)
-        contract = agreed("flashinfer.page_indices")
-        contract.claim(source(type(builder).__name__, "paged_kv_indices"), pages[:1], role="provides", inputs=given)
-        needed = config.scheduler_config.max_num_seqs * longest
-        contract.claim("largest step", (needed,), role="requires", inputs=given)
-
-
-def _claim_gathered(builder: Any, config: Any) -> None:
-    """The indexer gathers prefills in chunks; one sequence is never divided, so the longest must fit."""
-    gathered = getattr(builder, "max_prefill_buffer_size", None)
-    if isinstance(gathered, int):
-        ratio = getattr(builder, "compress_ratio", 1)
-        given = inputs(config, "max_model_len", compress_ratio=ratio)
-        name = source(type(builder).__name__, "max_prefill_buffer_size")
-        contract = agreed("indexer.prefill_rows")
-        contract.claim(name, (gathered * ratio,), role="provides", inputs=given)
-        longest = config.model_config.max_model_len
-        contract.claim("longest sequence", (longest,), role="requires", inputs=inputs(config, "max_model_len"))
-
-
-def _claim_topk(runner: Any) -> None:
-    """The sparse layers of a model share one buffer of indices."""
-    config = runner.vllm_config
-    for layer in config.compilation_config.static_forward_context.values():
-        for holder in (layer, getattr(layer, "impl", None)):
-            shape = shape_of(getattr(holder, "topk_indices_buffer", None))
-            if shape:
-                name = source(type(layer).__name__, "topk_indices_buffer")
-                agreed(TOKENS).claim(name, shape[:1], role="provides", inputs=inputs(config, "max_num_batched_tokens"))
-                break

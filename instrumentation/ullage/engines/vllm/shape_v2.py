@@ -78,7 +78,8 @@ def _drafter(runner: Any) -> SimpleNamespace | None:
         **{name: getattr(speculator, name, default) for name, default in _OF_CLASS.items()},
         **{limit: held[name] for limit, name in _LIMITS.items() if name in held},
     }
-    return type(type(speculator).__name__, (SimpleNamespace,), {})(**held)
+    view: SimpleNamespace = type(type(speculator).__name__, (SimpleNamespace,), {})(**held)
+    return view
 
 
 def _vars(owner: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ullage import safety
-from ullage.engines.vllm import builds, drafts, held, limits, offsets, planner, ropes, rows, tables
+from ullage.engines.vllm import backends, builds, drafts, held, limits, offsets, planner, ropes, rows, tables
 
 PARTS = (
     held.record,
@@ -17,6 +17,7 @@ PARTS = (
     tables.claim,
     rows.claim,
     drafts.claim,
+    backends.claim,
     ropes.claim,
     offsets.claim,
     planner.claim,
