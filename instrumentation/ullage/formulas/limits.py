@@ -7,23 +7,41 @@ from ullage.formulas import Formula, Input, Term, Vector
 INT32 = 2**31
 MIB = 2**20
 
-ADDRESSABLE_BLOCKS = Formula(
-    id="kernel.kv_cache.int32",
-    quantity="kv_cache.blocks",
-    dims=("blocks",),
-    unit="blocks",
-    component="a kernel that computes offsets in 32 bits",
-    role="provides",
-    engine="any",
-    versions="[, )",
-    inputs=(Input("index_limit"), Input("block_stride", live="kv_cache.stride(block dimension)")),
-    terms=((Term("start", "index_limit", "index width"), Term("ceil_div", "block_stride", "divisor")),),
-    source="offset = block x stride must stay below 2^31: the blocks whose first element can be addressed",
-    tests=(
-        Vector({"index_limit": INT32, "block_stride": 480 * 576}, (7768,), "vllm-project/vllm#47671: pages 0 to 7767"),
-        Vector({"index_limit": INT32, "block_stride": 1_039_680}, (2066,), "vllm-project/vllm-xpu-kernels#445"),
-    ),
-    speakers=("kernel offsets",),
+
+def _addressable(quantity: str, unit: str, stride: Input, source: str, *tests: Vector) -> Formula:
+    """Return how many things lie within 2^31 elements, so far apart: those whose first element can be addressed."""
+    return Formula(
+        id=f"kernel.{quantity.partition('.')[0]}.int32",
+        quantity=quantity,
+        dims=(unit,),
+        unit=unit,
+        component="a kernel that computes offsets in 32 bits",
+        role="provides",
+        engine="any",
+        versions="[, )",
+        inputs=(Input("index_limit"), stride),
+        terms=((Term("start", "index_limit", "index width"), Term("ceil_div", stride.name, "divisor")),),
+        source=source,
+        tests=tests,
+        speakers=("kernel offsets",),
+    )
+
+
+ADDRESSABLE_BLOCKS = _addressable(
+    "kv_cache.blocks",
+    "blocks",
+    Input("block_stride", live="kv_cache.stride(block dimension)"),
+    "offset = block x stride must stay below 2^31",
+    Vector({"index_limit": INT32, "block_stride": 480 * 576}, (7768,), "vllm-project/vllm#47671: pages 0 to 7767"),
+    Vector({"index_limit": INT32, "block_stride": 1_039_680}, (2066,), "vllm-project/vllm-xpu-kernels#445"),
+)
+
+ADDRESSABLE_ADAPTERS = _addressable(
+    "lora.slots",
+    "adapters",
+    Input("slot_stride", live="lora_b_stacked.stride(0)"),
+    "vLLM 0.32.0, lora/ops/triton_ops/kernel_utils.py, do_expand_kernel: lora_d0_stride x lora_index",
+    Vector({"index_limit": INT32, "slot_stride": 152_064 * 256}, (56,), "vLLM 0.32.0, read: rank 256 of 152064 logits"),
 )
 
 KV_BLOCKS = Formula(
@@ -203,6 +221,7 @@ ASCEND_DISPATCH = Formula(
 FORMULAS = (
     ASCEND_DISPATCH,
     ADDRESSABLE_BLOCKS,
+    ADDRESSABLE_ADAPTERS,
     KV_BLOCKS,
     FLASHINFER_WORKSPACE,
     FLASHINFER_WORKSPACE_GROWN,

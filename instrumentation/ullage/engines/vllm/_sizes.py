@@ -29,6 +29,7 @@ SIZES: Mapping[str, Size] = {
     "block_table.tokens": Size(("tokens",), AT_LEAST, "tokens"),
     "block_table.width": Size(("columns",), EQUAL, "columns"),
     "kv_cache.blocks": Size(("blocks",), AT_LEAST, "blocks"),
+    "lora.slots": Size(("adapters",), AT_LEAST, "adapters"),
     "rope.rows": Size(("rows",), AT_LEAST, "rows"),
     "step.tokens": Size(("rows",), AT_LEAST, "rows"),
     "step.requests": Size(("rows",), AT_LEAST, "rows"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook
 from ullage.engines._probe import SharedProbe
+from ullage.engines.vllm import offsets
 from ullage.engines.vllm.rehearsal import observe
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         location="host" if manager.device.type == "cpu" else "device",
         limit="max_loras",
     )
+    offsets.claim_adapters(manager)
 
 
 def _changed(_result: Any, args: Args, _kwargs: Kwargs) -> None:
@@ -49,7 +51,13 @@ _MODULE = "vllm.lora.model_manager"
 _PROBE = SharedProbe("LoRAModelManager")
 
 HOOKS = (
-    Hook(_MODULE, "LoRAModelManager.__init__", after=_created, shared=_PROBE),
+    Hook(
+        _MODULE,
+        "LoRAModelManager.__init__",
+        after=_created,
+        reads=("LoRAModelManager.lora_slots", "LoRAModelManager.modules"),
+        shared=_PROBE,
+    ),
     Hook(_MODULE, "LoRAModelManager.activate_adapter", after=_changed, failed=_activation_failed, shared=_PROBE),
     Hook(_MODULE, "LoRAModelManager._deactivate_adapter", after=_changed, shared=_PROBE),
 )
