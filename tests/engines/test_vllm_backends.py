@@ -96,13 +96,15 @@ def test_a_shared_workspace_is_held_against_the_estimate_of_each_builder(run_cla
     _, seen = run_classes(
         FLASHINFER
         + f"""
-first, second = builder(), builder({second})
-second.set_workspace_buffer(first._get_workspace_buffer())
-walk(runner(first, second))
+first, second, third = builder(), builder({second}), builder()
+for other in (second, third):
+    other.set_workspace_buffer(first._get_workspace_buffer())
+walk(runner(first, second, third))
 """
     )
 
     assert events(seen) == found
+    assert len(shapes(seen, "flashinfer.workspace")) == 1 + 3  # the last says nothing for those before
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ def claim(runner: Any) -> None:
     """Claim what the metadata builders of a runner have for their backend alone, and what that needs."""
     config, graph = runner.vllm_config, largest_graph(runner)
     workspaces: list[int] = []
-    for builder, _ in each_builder(runner):
+    for number, (builder, _) in enumerate(each_builder(runner)):
         _claim_pages(builder, config)
-        _claim_workspace(builder, workspaces)
+        _claim_workspace(builder, number, workspaces)
         _claim_tiles(builder)
         _claim_token_index(builder, config, graph)
         _claim_gathered(builder, config)
@@ -54,7 +54,7 @@ def _claim_pages(builder: Any, config: Any) -> None:
         contract.claim("largest step", (needed,), role="requires", inputs=given)
 
 
-def _claim_workspace(builder: Any, workspaces: list[int]) -> None:
+def _claim_workspace(builder: Any, number: int, workspaces: list[int]) -> None:
     """The V2 runner shares one workspace: its bytes are those that the first builder estimates, from its own heads.
 
     attn_utils.py, init_attn_backend, of 0.32. What a plan needs is computed in FlashInfer, from the device; this is
@@ -67,14 +67,14 @@ def _claim_workspace(builder: Any, workspaces: list[int]) -> None:
         "head_dim": getattr(builder, "head_dim", None),
     }
     needed = evaluate(limits.FLASHINFER_ESTIMATE.terms[0], given)
-    if workspace is None or needed is None or builder.disable_split_kv or not _estimates(builder):
+    if workspace is None or needed is None or not _estimates(builder) or builder.disable_split_kv:
         return
     if id(workspace) not in workspaces:
         workspaces.append(id(workspace))
-    number = workspaces.index(id(workspace))
-    contract = agreed(f"{WORKSPACE}/{number}" if number else WORKSPACE, own=True)
+    which = workspaces.index(id(workspace))
+    contract = agreed(f"{WORKSPACE}/{which}" if which else WORKSPACE, own=True)
     contract.claim("FlashInfer workspace", (int(workspace.nbytes),), role="provides")
-    contract.claim(type(builder).__name__, (needed,), role="requires", inputs=given)
+    contract.claim(f"{type(builder).__name__} {number}", (needed,), role="requires", inputs=given)
 
 
 def _estimates(builder: Any) -> bool:
@@ -90,7 +90,8 @@ def _claim_tiles(builder: Any) -> None:
         properties = sys.modules["torch"].cuda.get_device_properties(builder.device)
         given = {"num_sms": int(properties.multi_processor_count), "tiles_of_heads": -(-heads // HEADS_OF_A_TILE)}
         contract = agreed(TILES)
-        contract.claim(source(type(builder).__name__, "cg_buf_tile_scheduler_metadata"), rows, role="provides")
+        name = source(type(builder).__name__, "cg_buf_tile_scheduler_metadata")
+        contract.claim(name, rows, role="provides", inputs={"num_sms": given["num_sms"]})
         needed = max(given["num_sms"] // given["tiles_of_heads"], 1)
         contract.claim("FlashMLA's planner", (needed,), role="requires", inputs=given)
 
@@ -153,7 +154,18 @@ HOOKS = (
         "FlashInferMetadataBuilder._compute_flashinfer_kv_metadata",
         ("num_blocks_np",),
         before=_lists_pages,
-        reads=("FlashInferMetadataBuilder.paged_kv_indices",),
+        reads=(
+            "FlashInferMetadataBuilder.paged_kv_indices",
+            "FlashInferMetadataBuilder._workspace_buffer",
+            "FlashInferMetadataBuilder.max_num_batched_tokens",
+            "FlashInferMetadataBuilder.num_qo_heads",
+            "FlashInferMetadataBuilder.head_dim",
+            "FlashInferMetadataBuilder.disable_split_kv",
+            "vllm.v1.attention.backends.mla.flashmla:FlashMLAMetadataBuilder.cg_buf_tile_scheduler_metadata",
+            "vllm.v1.attention.backends.mla.flashmla:FlashMLAMetadataBuilder.num_q_heads",
+            "vllm.v1.attention.backends.gdn_attn:GDNAttentionMetadataBuilder.spec_token_indx",
+            "vllm.v1.attention.backends.gdn_attn:GDNAttentionMetadataBuilder.non_spec_token_indx",
+        ),
         shared=PROBE,
     ),
 )
