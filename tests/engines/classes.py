@@ -25,11 +25,18 @@ from vllm.v1.attention.backends import flash_attn  # noqa: E402
 from vllm.v1.attention.backends.mla import indexer  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
 from vllm.v1.worker import block_table, gpu_model_runner, workspace  # noqa: E402
+from vllm.v1.worker.gpu import block_table as block_table_v2  # noqa: E402
+from vllm.v1.worker.gpu import input_batch, states  # noqa: E402
+from vllm.v1.worker.gpu.spec_decode import speculator  # noqa: E402
+from vllm.v1.worker.gpu.spec_decode.dflash import speculator as dflash  # noqa: E402
+from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator  # noqa: E402
+from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator  # noqa: E402
 
 from ullage.engines.vllm.walk import walk  # noqa: E402
 from ullage.session import session  # noqa: E402
 
 WATCHED = (flash_attn, gpu_model_runner, session, walk, workspace)
+V2 = (block_table_v2, input_batch, states, speculator, dflash, EagleSpeculator, StandaloneARSpeculator)
 """What programs use besides what stands here."""
 
 

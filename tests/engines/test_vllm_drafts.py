@@ -19,14 +19,9 @@ def claims(seen):
 
 V2 = """
 import vllm.v1.worker.cpu.shm
-from vllm.v1.worker.gpu import block_table as tables, input_batch, states
-from vllm.v1.worker.gpu.spec_decode import speculator as base
-from vllm.v1.worker.gpu.spec_decode.dflash import speculator as dflash
-from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
-from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from ullage.engines.vllm.shape_v2 import as_v1
 
-base._target_feeds_hc_residual = lambda config: False
+speculator._target_feeds_hc_residual = lambda config: False
 dflash.replace = lambda made, **changes: Some(**{**vars(made), **changes})
 dflash.get_parallel_drafting_token_id = lambda config: 0
 CPU = torch.device("cpu")
@@ -59,7 +54,7 @@ def runner_v2(drafter, config, **more):
         "kv_cache_config": Some(num_blocks=4096, kv_cache_groups=[Some(kv_cache_spec=full(64))]),
         "input_buffers": input_batch.InputBuffers(requests, tokens, CPU),
         "req_states": states.RequestState(max_model_len=longest, num_speculative_steps=steps, vocab_size=32, **shape),
-        "block_tables": tables.BlockTables(
+        "block_tables": block_table_v2.BlockTables(
             block_sizes=[64], max_num_blocks_per_group=[-(-longest // 128) * 2], **shape
         ),
     }
