@@ -1,9 +1,10 @@
-"""uvicorn, which wakes up once a second here instead of ten times: at rest, waking up is what costs."""
+"""uvicorn, which sleeps here until somebody calls: at rest, waking up is what costs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -12,13 +13,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from fastapi import FastAPI
-
-DATE_S = 1.0
-"""How often the ``Date`` of the answers is renewed."""
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class _Server(uvicorn.Server):
-    """Told of a signal that ends it, instead of looking for one."""
+    """Told of a signal that ends it, instead of looking for one ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -27,9 +26,8 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._told.wait(), DATE_S)
+        if not await self.on_tick(0):
+            await self._told.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -37,8 +35,31 @@ class _Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._told.set)
 
 
+class _Dated:
+    """Gives each answer its date; uvicorn's is of its last look around."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"date", formatdate(usegmt=True).encode())]
+            await send(message)
+
+        await self._app(scope, receive, dated)
+
+
 def serve(app: FastAPI, host: str, port: int) -> None:
     """Serve until SIGINT or SIGTERM."""
-    config = uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False, timeout_keep_alive=5)
+    config = uvicorn.Config(
+        _Dated(app),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=5,
+        date_header=False,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         _Server(config).run()
