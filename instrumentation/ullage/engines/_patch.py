@@ -85,8 +85,7 @@ class Hook:
         if missing:
             self.probe.set(ProbeStatus.CHANGED, f"no parameter {', '.join(missing)}")
             return
-        wrapper = self._wrap(original)
-        setattr(owner, attribute, self._outermost(wrapper, original) if self.outermost else wrapper)
+        setattr(owner, attribute, self._wrap(original))
         self.probe.set(ProbeStatus.INSTALLED)
 
     def refresh(self) -> None:
@@ -103,11 +102,11 @@ class Hook:
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what the engine calls instead. It is long, and calls little: a call of ours is what costs."""
         probe, before, after, failed = self.probe, self.before, self.after, self.failed
-        denied_only = self.denied_only
+        denied_only, outermost = self.denied_only, self.outermost
 
         @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not probe.live:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912  a branch costs less than a call
+            if not probe.live or (outermost and probe.inside is args[0]):
                 return original(*args, **kwargs)
             probe.calls = calls = probe.calls + 1
             probe.words[_CALLS] = calls
@@ -120,12 +119,17 @@ class Hook:
                         before(args, kwargs)
                 except Exception as error:
                     probe.failed(error)
+            if outermost:
+                probe.inside = args[0]
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
                 if failed is not None:
                     probe.attempt(failed, error, args, kwargs)
                 raise
+            finally:
+                if outermost:
+                    probe.inside = None
             if after is not None and (result is None or not denied_only):
                 try:
                     if measured:
@@ -138,22 +142,6 @@ class Hook:
 
         setattr(wrapper, _MARK, probe)
         return wrapper
-
-    def _outermost(self, wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-        probe = self.probe
-
-        @functools.wraps(original)
-        def entered(*args: Any, **kwargs: Any) -> Any:
-            if probe.inside is args[0]:
-                return original(*args, **kwargs)
-            probe.inside = args[0]
-            try:
-                return wrapper(*args, **kwargs)
-            finally:
-                probe.inside = None
-
-        setattr(entered, _MARK, probe)
-        return entered
 
 
 def argument(name: str, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
