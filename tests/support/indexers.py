@@ -22,7 +22,7 @@ def recorded(indexer):
     indexer._handle._zero()
     indexer._handle._bind(words[HOT_WORDS], words)
     descriptor = BufferPayload(0, 1, 1, 1, 0, b"rows", b"", b"rows").pack()
-    return lambda: reader._buffer(words, descriptor)
+    return lambda: reader._buffer(tuple(words[: len(B)]), descriptor)
 
 
 def unseen(indexer):
