@@ -14,6 +14,8 @@ from ullage.session import session
 # In each step: to look a name up in an enumeration costs more than the store.
 _PHASE, _BEGIN_NS, _TOKENS, _REQUESTS = map(int, (P.PHASE, P.STEP_BEGIN_NS, P.BATCH_TOKENS, P.BATCH_REQUESTS))
 
+_NONE = Phase.NONE
+
 
 class Breadcrumb:
     """Where this process is. Use the module's ``breadcrumb``.
@@ -29,25 +31,23 @@ class Breadcrumb:
         self._outer: list[Phase] = []
 
     def begin(self, phase: Phase, tokens: int = 0, requests: int = 0) -> None:
-        """A step begins, in ``phase``; zeros for a batch that is not known yet."""
-        words = session.words
-        words[_TOKENS] = tokens
-        words[_REQUESTS] = requests
-        words[_BEGIN_NS] = time.time_ns()
-        words[_PHASE] = phase
-        self.phase = phase
+        """A step begins, in ``phase``; zeros for a batch that is not known."""
+        self.batch(tokens, requests)
+        session.words[_BEGIN_NS] = time.time_ns()
+        self.enter(phase)
 
     def batch(self, tokens: int, requests: int) -> None:
-        """The phase is over, and with it the batch of the step is known."""
+        """This is the batch of the step, and of those that follow until there is another."""
         words = session.words
         words[_TOKENS] = tokens
         words[_REQUESTS] = requests
-        words[_PHASE] = 0
-        self.phase = Phase.NONE
 
     def end(self) -> None:
         """The step is over."""
-        session.words[_BEGIN_NS] = 0
+        words = session.words
+        words[_BEGIN_NS] = 0
+        words[_PHASE] = 0
+        self.phase = _NONE
 
     def enter(self, phase: Phase) -> None:
         """The process is in ``phase`` now."""

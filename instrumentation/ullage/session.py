@@ -26,6 +26,7 @@ _TEXT_MAX = 200
 
 # In each step: to look a name up in an enumeration costs more than the store.
 _STEPS, _STEP_NS, _RUNNING = int(P.STEPS), int(P.STEP_NS), int(P.RUNNING)
+_PHASE, _BEGIN_NS = int(P.PHASE), int(P.STEP_BEGIN_NS)
 
 SINK = memoryview(bytearray(8 * 64)).cast("q")
 """Where stores go when there is no segment: the same code runs, and nobody reads the result."""
@@ -208,14 +209,22 @@ class Session:
 
     # -- what happens ------------------------------------------------------------------------------------------
 
-    def tick(self, running: int = -1) -> None:
-        """One engine iteration is over. ``running``: requests that need the next one; -1 if not known."""
+    def tick(self, running: int = -1, begins: int = -1) -> None:
+        """One engine iteration is over.
+
+        Args:
+            running: Requests that need the next one; -1 if not known.
+            begins: The phase in which the next one begins at once; -1 if it does not.
+        """
         self._steps += 1
         words = self.words
         now = time.time_ns()
         words[_STEPS] = self._steps
         words[_STEP_NS] = now
         words[_RUNNING] = running
+        if begins >= 0:
+            words[_BEGIN_NS] = now
+            words[_PHASE] = begins
         for harvest in self._harvests:
             with safety.shield("harvest"):
                 harvest()

@@ -261,7 +261,7 @@ def _hook(state: State, left_out: dict[str, int]) -> Iterator[Metric]:
     status = StateSetMetricFamily(
         "ullage_probe_status", "Whether a hook point is watched.", labels=["process", "probe"]
     )
-    calls = CounterMetricFamily("ullage_probe_calls", "Calls that a probe saw.", labels=["process", "probe"])
+    calls = CounterMetricFamily("ullage_probe_calls", "Calls that a probe looked at.", labels=["process", "probe"])
     errors = CounterMetricFamily("ullage_hook_errors", "Errors in the hook; none reached its host.", labels=["process"])
     dropped = CounterMetricFamily(
         "ullage_records_dropped", "Records that did not fit into a segment.", labels=["process", "reason"]

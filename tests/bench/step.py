@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
 import tiny_llama
 
-ROUNDS = int(os.environ.get("ULLAGE_BENCH_ROUNDS", "60"))
+ROUNDS = int(os.environ.get("ULLAGE_BENCH_ROUNDS", "150"))
 TOKENS = 128
 BLOCK, SETTLE = 15, 4
 """Steps in one mode before the next, and how many of them are not counted: each change of a class makes the interpreter
@@ -62,7 +62,7 @@ def main():
     sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0.0, detokenize=False)
     prompts = [{"prompt_token_ids": [3 + (i * 7 + j) % 250 for j in range(20 + i * 10)]} for i in range(8)]
     engine, hooks, number = llm.llm_engine, wrapped(llm), iter(range(10**9))
-    taken = {"plain": [], "watched": [], "plain again": []}
+    modes, groups = ("plain", "watched", "plain again"), []
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -71,35 +71,36 @@ def main():
             engine.add_request(str(next(number)), prompt, sampling)
         engine.step()
         engine.step()
-        while engine.has_unfinished_requests():
-            for mode in random.sample(sorted(taken), len(taken)):
+        for _ in range((TOKENS - 4) // (len(modes) * BLOCK)):
+            taken = {}
+            for mode in random.sample(modes, len(modes)):
                 for owner, attribute, wrapper, original in hooks:
                     setattr(owner, attribute, wrapper if mode == "watched" else original)
-                for position in range(BLOCK if engine.has_unfinished_requests() else 0):
+                times = []
+                for _ in range(BLOCK):
                     start = time.perf_counter_ns()
                     engine.step()
-                    if position >= SETTLE:
-                        taken[mode].append(time.perf_counter_ns() - start)
-                    if not engine.has_unfinished_requests():
-                        break
+                    times.append(time.perf_counter_ns() - start)
+                taken[mode] = statistics.median(times[SETTLE:]) / 1000
+            groups.append(taken)
+        while engine.has_unfinished_requests():
+            engine.step()
         gc.collect()
-    report(taken)
+    report(groups)
 
 
-def report(taken):
-    """Print medians, their ratios, and a standard error by resampling."""
-    plain = taken["plain"]
-    print(f"{len(plain)} steps of 8 requests in each mode")
-    for mode, times in taken.items():
-        ratio = statistics.median(times) / statistics.median(plain) - 1
-        resampled = [
-            statistics.median(random.choices(times, k=len(times)))
-            / statistics.median(random.choices(plain, k=len(plain)))
-            - 1
-            for _ in range(200)
-        ]
-        error = statistics.stdev(resampled)
-        print(f"{mode:12} {statistics.median(times) / 1000:8.1f} us a step   {ratio:+.2%} (standard error {error:.2%})")
+def report(groups):
+    """Print what a block of steps takes longer than the plain ones beside it, with an error by resampling."""
+    plain = statistics.median(group["plain"] for group in groups)
+    print(f"{len(groups)} groups of {BLOCK - SETTLE} steps of 8 requests in each mode; plain {plain:.0f} us a step")
+    for mode in groups[0]:
+        longer = [group[mode] - (group["plain"] + group["plain again"]) / 2 for group in groups]
+        resampled = [statistics.median(random.choices(longer, k=len(longer))) for _ in range(500)]
+        middle, error = statistics.median(longer), statistics.stdev(resampled)
+        print(
+            f"{mode:12} {middle:+6.1f} us (standard error {error:.1f})   "
+            f"{middle / plain:+.2%} (standard error {error / plain:.2%})"
+        )
 
 
 if __name__ == "__main__":

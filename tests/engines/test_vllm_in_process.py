@@ -116,6 +116,8 @@ def test_every_probe_is_installed_and_was_called(watched):
 
     unused = {
         "Scheduler._preempt_request",
+        "KVCacheManager.allocate_slots",  # that and the next count denials only
+        "BlockPool.get_new_blocks",
         "EncoderCacheManager.can_allocate",
         "StructuredOutputManager.grammar_bitmask",
         "GPUModelRunner._dummy_run",
@@ -144,7 +146,7 @@ def test_an_orderly_end_is_a_stop(watched):
 
 
 @pytest.mark.fault("a broken probe in a real vLLM", sees="the same tokens; probe_disabled")
-@pytest.mark.parametrize("probe", ["ullage.engines.vllm.scheduler:_observe", "ullage.engines.vllm.runner_v1:argument"])
+@pytest.mark.parametrize("probe", ["ullage.engines.vllm.scheduler:_differs", "ullage.engines.vllm.runner_v1:observe"])
 def test_a_probe_that_raises_changes_no_token_is_counted_and_switched_off(start_offline, plain_tokens, probe):
     engine = start_offline(256, in_process=True, ULLAGE_STRICT="0")
     engine.ask("break", probe=probe)

@@ -207,19 +207,6 @@ def test_when_the_probe_of_steps_goes_off_requests_are_no_longer_said_to_run(pro
     host.say("")
 
 
-def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):
-    seen = []
-    Hook("fake_engine", "Scheduler.schedule", after=lambda *args: seen.append(args[0]), denied_only=True).install(
-        engine
-    )
-    scheduler = engine.Scheduler()
-
-    scheduler.schedule(1)
-    scheduler.schedule(1, throttle=True)
-
-    assert seen == [None]
-
-
 def test_an_inherited_function_is_wrapped_where_it_is_defined_and_seen_once(engine):
     seen = []
     for target in ("Fast.schedule", "Scheduler.schedule"):
@@ -286,6 +273,25 @@ def test_a_reloaded_class_is_wrapped_again_and_seen_once(engine, monkeypatch):
 
     assert engine.Scheduler().schedule(1) == 3
     assert seen == [1, 1]
+
+
+@pytest.mark.fault("a function that somebody else wraps after us", sees="each call once")
+def test_a_function_that_somebody_wrapped_over_ours_is_seen_once(engine, monkeypatch):
+    seen = []
+    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))
+    hook.install(engine)
+    ours = engine.Scheduler.schedule
+
+    def theirs(self, budget):
+        return ours(self, budget)
+
+    engine.Scheduler.schedule = theirs
+    monkeypatch.setitem(sys.modules, "fake_engine", engine)
+
+    hook.refresh()
+    engine.Scheduler().schedule(1)
+
+    assert seen == [1]
 
 
 def test_hooks_that_share_a_probe_are_counted_together_and_go_on_without_one_of_them(engine):

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
 FAKE = """
@@ -103,9 +104,10 @@ class Scheduler:
         self.max_num_running_reqs, self.max_num_scheduled_tokens, self.max_model_len = 16, 512, 512
         pool = Some(num_gpu_blocks=65, get_num_free_blocks=lambda: 60)
         self.kv_cache_manager = Some(block_pool=pool)
-    def schedule(self):
-        inside("schedule")
-        return batch(3, 4)
+    def schedule(self, tokens=(3, 4), newcomers=()):
+        if self.running is None:
+            raise ValueError("no scheduler")
+        return Some(**vars(batch(*tokens)), scheduled_new_reqs=newcomers)
     def update_from_output(self, scheduler_output, model_runner_output):
         return {}
     def _preempt_request(self, request):
@@ -251,10 +253,17 @@ def test_a_core_between_steps_has_no_breadcrumb(run):
     assert run(SCHEDULER + steps + updates).process.step_begin_ns == 0
 
 
-def test_a_core_that_dies_while_it_schedules_leaves_that(run):
-    process = run(SCHEDULER + "Scheduler(EncoderCacheManager(0)).schedule()", "schedule").process
+def test_a_core_whose_scheduler_raises_leaves_that(run):
+    process = run(
+        SCHEDULER
+        + "core = Scheduler(EncoderCacheManager(0))\n"
+        + "core.running = None\n"
+        + "try: core.schedule()\n"
+        + "except ValueError: pass"
+    ).process
 
     assert process.step_begin_ns
+    assert process.exception_ns
     assert (process.phase, process.batch_tokens) == (1, 0)
 
 
@@ -269,6 +278,89 @@ def test_in_a_process_that_is_core_and_worker_the_cores_step_holds(run):
 
     assert 0 < seen.process.step_begin_ns <= seen.identity["scheduled_ns"]
     assert seen.process.batch_tokens == 7
+
+
+# -- what brings nothing new --------------------------------------------------------------------------------------
+
+FAMILIAR = (
+    RUNNER
+    + SCHEDULER
+    + """
+core = Scheduler(EncoderCacheManager(0))
+def step(*given, **more):
+    output = core.schedule(*given, **more)
+    runner.execute_model(output)
+    runner.sample_tokens(None)
+    core.update_from_output(output, None)
+def steps(count, *given):
+    for _ in range(count): step(*given)
+"""
+)
+
+
+def executions(seen):
+    """How many steps the worker's hooks looked at."""
+    return {probe.name: probe.calls for probe in seen.probes}["GPUModelRunner.execute_model"]
+
+
+def test_a_step_like_the_one_before_is_left_alone_by_the_worker_but_is_a_step(run):
+    seen = run(FAMILIAR + "steps(10)")
+
+    assert (executions(seen), seen.process.steps) == (1, 10)
+    assert buffers(seen)["kv_blocks"].observations == 10
+    assert (seen.process.step_begin_ns, seen.process.batch_tokens) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("news", "looked_at"),
+    [
+        ("step((3, 5))", 2),  # more tokens
+        ("step((3, 2, 1))", 2),  # more requests
+        ("step((3, 3), newcomers=(1,))", 2),  # as many of both, but somebody else's
+        ("step((3, 3))", 1),  # fewer
+        ("steps(64)", 2),  # nothing new for long
+        ("runner._dummy_run(8); step()", 1),  # a rehearsal, after which a step is as familiar as before
+    ],
+)
+def test_a_step_that_brings_something_new_is_looked_at(run, news, looked_at):
+    assert executions(run(FAMILIAR + "steps(5)\n" + news)) == looked_at
+
+
+def test_the_most_that_a_step_needed_is_exact_whatever_was_left_alone(run):
+    seen = buffers(run(FAMILIAR + "steps(5)\nstep((200, 100))\nsteps(5)"))
+
+    assert [seen[name].high_water for name in ("step_tokens", "padded_tokens", "request_slots")] == [300, 304, 2]
+
+
+def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
+    seen = run(
+        FAMILIAR
+        + "steps(5)\n"
+        + "runner.max_num_tokens = 1\n"
+        + "try: step()\n"
+        + "except RuntimeError: pass\n"
+        + "import ullage.engines._novelty as n; session.identify(familiar=int(n.novelty.familiar))"
+    )
+
+    assert seen.identity["familiar"] == 1
+    assert [where for where, *_ in events(seen, "HOST_EXCEPTION")] == ["GPUModelRunner.execute_model"]
+    assert (seen.process.phase, seen.process.batch_tokens) == (2, 7)
+
+
+def test_when_the_probe_that_says_what_is_new_goes_off_each_step_is_looked_at(program, segments):
+    broken = "steps(5)\nimport ullage.engines.vllm.scheduler as s; s._watched.kv_blocks = None\nsteps(20)"
+    program(FAKE + FAMILIAR + broken, ULLAGE_STRICT="0").finish()
+    seen = reader.read(*segments.glob("*.ullage"))
+
+    assert {probe.name: probe.status.name for probe in seen.probes}["Scheduler.schedule"] == "DISABLED"
+    assert executions(seen) > 10
+
+
+@pytest.mark.parametrize("reason", ["cache = EncoderCacheManager(9)", "config.parallel_config.data_parallel_size = 2"])
+def test_where_a_batch_does_not_tell_what_is_new_each_step_is_looked_at(run, reason):
+    remade = "cache = EncoderCacheManager(0)\n" + reason + "\ncore = Scheduler(cache)\n"
+
+    assert executions(run(FAMILIAR + remade + "steps(10)")) == 10
 
 
 # -- encoder cache ------------------------------------------------------------------------------------------------

@@ -7,15 +7,15 @@ import inspect
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
-from ullage.engines._probe import MEASURED, Probe
-from ullage.segment.layout import ProbeStatus, Q
+from ullage.engines._probe import Probe
+from ullage.segment.layout import ProbeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MARK = "__ullage__"
-_CALLS = int(Q.CALLS)
+MARK = "__ullage__"
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,21 @@ class Hook:
             module; where they may be missing, the callbacks ask.
         since: The first version of the engine that has the function.
         until: The first version that has it no more.
-        denied_only: Run ``after`` only if the function returned None.
-        outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
-            variant by another, if they share a probe.
         shared: The probe of several hooks that are of interest together only.
     """
 
     module: str
     target: str
     parameters: tuple[str, ...] = ()
-    before: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None
-    after: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
-    failed: Callable[[BaseException, tuple[Any, ...], dict[str, Any]], object] | None = None
+    before: Callable[..., object] | None = None
+    after: Callable[..., object] | None = None
+    failed: Callable[..., object] | None = None
     reads: tuple[str, ...] = ()
     since: tuple[int, int] = (0, 0)
     until: tuple[int, int] = (sys.maxsize, 0)
-    denied_only: bool = False
-    outermost: bool = False
     shared: Probe | None = None
     probe: Probe = field(init=False)
+    _wrapped: WeakSet[type] = field(init=False, default_factory=WeakSet)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probe", self.shared or Probe(self.target))
@@ -73,9 +69,11 @@ class Hook:
         if owner is None:
             self.probe.set(ProbeStatus.ABSENT, f"{self.module} has no {self.target}")
             return
+        if owner in self._wrapped:
+            return  # it is ours still, or somebody else's that calls it
         original = owner.__dict__[attribute]
-        if hasattr(original, _MARK):
-            if getattr(original, _MARK) is not self.probe:
+        if hasattr(original, MARK):
+            if getattr(original, MARK) is not self.probe:
                 self.probe.set(ProbeStatus.DISABLED, "another copy of ullage watches it")
             return
         if not inspect.isfunction(original):
@@ -86,6 +84,7 @@ class Hook:
             self.probe.set(ProbeStatus.CHANGED, f"no parameter {', '.join(missing)}")
             return
         setattr(owner, attribute, self._wrap(original))
+        self._wrapped.add(owner)
         self.probe.set(ProbeStatus.INSTALLED)
 
     def refresh(self) -> None:
@@ -100,47 +99,28 @@ class Hook:
             self.probe.set(ProbeStatus.ABSENT, f"{self.module} was not imported")
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what the engine calls instead. It is long, and calls little: a call of ours is what costs."""
+        """Return what the engine calls instead."""
         probe, before, after, failed = self.probe, self.before, self.after, self.failed
-        denied_only, outermost = self.denied_only, self.outermost
 
         @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912  a branch costs less than a call
-            if not probe.live or (outermost and probe.inside is args[0]):
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not probe.live:
                 return original(*args, **kwargs)
-            probe.calls = calls = probe.calls + 1
-            probe.words[_CALLS] = calls
-            measured = probe.dear or not calls % MEASURED
+            probe.calls += 1
+            probe.counted()
             if before is not None:
-                try:
-                    if measured:
-                        probe.measure(before, args, kwargs)
-                    else:
-                        before(args, kwargs)
-                except Exception as error:
-                    probe.failed(error)
-            if outermost:
-                probe.inside = args[0]
+                probe.attempt(probe.measure, before, args, kwargs)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
                 if failed is not None:
                     probe.attempt(failed, error, args, kwargs)
                 raise
-            finally:
-                if outermost:
-                    probe.inside = None
-            if after is not None and (result is None or not denied_only):
-                try:
-                    if measured:
-                        probe.measure(after, result, args, kwargs)
-                    else:
-                        after(result, args, kwargs)
-                except Exception as error:
-                    probe.failed(error)
+            if after is not None:
+                probe.attempt(probe.measure, after, result, args, kwargs)
             return result
 
-        setattr(wrapper, _MARK, probe)
+        setattr(wrapper, MARK, probe)
         return wrapper
 
 

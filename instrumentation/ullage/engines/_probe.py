@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ullage import safety
+from ullage.engines._novelty import novelty
 from ullage.segment import layout
 from ullage.segment.layout import EventKind, P, ProbePayload, ProbeStatus, Q
 from ullage.session import SINK, session
@@ -21,7 +22,7 @@ MAX_MEAN_COST_NS = 50_000
 MAX_COST_NS = 1_000_000
 """What one run counts at most. A clock on the wall also runs while the kernel lets somebody else run."""
 MEASURED = 16
-"""One call in so many is measured, and each one as long as the last that was measured was too dear."""
+"""So many calls are measured, then one in as many, and each one after one that was too dear."""
 
 _clock = time.perf_counter_ns
 
@@ -40,9 +41,8 @@ class Probe:
         name: ``Class.function`` in the engine's words.
         live: Whether our code runs at this hook point.
         calls: How often the engine called the function.
-        words: The plain words of its record. The wrapper stores the calls there itself: in each step of an engine, a
-            call of ours costs more than what is done in it.
-        dear: The last run that was measured cost more than it may on average; so is one that was never measured.
+        words: The plain words of its record.
+        due: The number of the call that is measured next; every one, once the probe is off.
         inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
     """
 
@@ -53,11 +53,12 @@ class Probe:
         self.inside: object = None
         self.calls = 0
         self.words = SINK
-        self.dear = True
+        self.due = 1
         self._status = ProbeStatus.UNKNOWN
         self._detail = ""
         self._errors = 0
         self._cost_ns = 0
+        self._counted, self._stands_for = 0, 1
         self._window_runs = self._window_ns = 0
         self._segment: Segment | None = None
         self._index: int | None = None
@@ -72,6 +73,7 @@ class Probe:
         decided = self._status is not ProbeStatus.UNKNOWN
         self._status, self._detail = status, detail
         self.live = status is ProbeStatus.INSTALLED
+        self.due = self.calls + 1
         if self._waits:
             return
         if decided:
@@ -86,6 +88,14 @@ class Probe:
             if self._status is not ProbeStatus.UNKNOWN:
                 session.expect(self)
 
+    def counted(self) -> bool:
+        """A call is due: store how many there were, and say which is next. False if our code does not run at all."""
+        if self.live:
+            calls = self.words[Q.CALLS] = self.calls
+            self._stands_for, self._counted = calls - self._counted, calls
+            self.due = calls + (1 if calls < MEASURED else MEASURED)
+        return self.live
+
     def measure(self, hook: Callable[..., object], *args: object) -> None:
         """Run our code, accounting for its cost.
 
@@ -97,9 +107,10 @@ class Probe:
             hook(*args)
         finally:
             cost = min(_clock() - start, MAX_COST_NS)
-            self._cost_ns += cost if self.dear else cost * MEASURED
+            self._cost_ns += cost * self._stands_for
             self.words[Q.COST_NS] = self._cost_ns
-            self.dear = cost > MAX_MEAN_COST_NS
+            if cost > MAX_MEAN_COST_NS:
+                self.due = self.calls + 1
             self._window_ns += cost
             self._window_runs += 1
             if self._window_runs == COST_WINDOW_CALLS:
@@ -116,6 +127,7 @@ class Probe:
         """Our code raised: count it, and go on. Raises nothing (but see ``ULLAGE_STRICT``)."""
         self._errors += 1
         self.words[Q.ERRORS] = self._errors
+        novelty.familiar = False  # it may be ours to say what is
         if self._errors >= MAX_ERRORS:
             self._disable(f"{self._errors} errors, last {type(error).__name__}")
         safety.caught(f"probe {self.name}", error)
@@ -141,7 +153,8 @@ class Probe:
     def forked(self) -> bool:
         """In a forked child: count from zero, in the child's segment."""
         self.words, self._segment = SINK, None
-        self.calls = self._errors = self._cost_ns = self._window_runs = self._window_ns = 0
+        self.calls = self._errors = self._cost_ns = self._window_runs = self._window_ns = self._counted = 0
+        self.due = 1
         return True
 
     def _publish(self) -> None:
@@ -159,6 +172,7 @@ class Probe:
     def _disable(self, why: str) -> None:
         if self.live:
             self.set(ProbeStatus.DISABLED, why)
+            novelty.familiar = False
             session.set_running(-1)  # nobody may count steps any more; who still does says so at the next one
             session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
             safety.log_once(f"probe {self.name} switched itself off: {why}")

@@ -9,8 +9,10 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.breadcrumb import breadcrumb
+from ullage.engines._novelty import LOOK_EVERY, novelty
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
+from ullage.engines._step_hook import StepHook
 from ullage.engines.vllm import rows, tables
 from ullage.engines.vllm._sizes import agreed, look_ahead_tokens, source
 
@@ -53,9 +55,12 @@ def _check(builder: Any, table: tables.Table | None, found: list[tables.Table], 
         unsure = 1 + look_ahead_tokens(runner.vllm_config) if getattr(runner, "use_async_scheduling", False) else 0
         reach = table.tokens + unsure
     width = tables.width_contract(builder, table, found) if table is not None else None
+    near = reach - LOOK_EVERY * (1 + look_ahead_tokens(runner.vllm_config))
     columns: dict[int, Columns] = {}
 
     def check(batch: Any) -> None:
+        if batch.max_seq_len > near:
+            novelty.stay()
         if batch.num_actual_tokens > tokens or batch.num_reqs > requests or batch.max_seq_len > reach:
             _exceeds(name, batch, tokens, requests, reach)
         if width is not None:
@@ -81,16 +86,10 @@ def _exceeds(name: str, batch: Any, tokens: float, requests: float, reach: float
             agreed(size).compare(int(room), int(need), inputs=lambda: given, sources=(name, what))
 
 
-def _builds(args: Args, kwargs: Kwargs) -> None:
-    check = _checks.get(id(args[0]))
+def _builds(builder: Any, common_attn_metadata: Any) -> None:
+    check = _checks.get(id(builder))
     if check is not None:
-        check(argument("common_attn_metadata", 2, args, kwargs))
-
-
-def _builds_variant(args: Args, kwargs: Kwargs) -> None:
-    check = _checks.get(id(args[0]))
-    if check is not None:
-        check(argument("common_attn_metadata", 1, args, kwargs))
+        check(common_attn_metadata)
 
 
 def _prepares(args: Args, kwargs: Kwargs) -> None:
@@ -107,15 +106,17 @@ def _prepares(args: Args, kwargs: Kwargs) -> None:
 
 PROBE = SharedProbe("AttentionMetadataBuilder.build")
 _ANY = "vllm.v1.attention.backend"
-_PARAMETERS = ("common_attn_metadata",)
 
 BUILDS = tuple(
-    Hook(_ANY, f"AttentionMetadataBuilder.{name}", _PARAMETERS, before=before, outermost=True, shared=PROBE)
-    for name, before in (
-        ("build", _builds),
-        ("build_for_cudagraph_capture", _builds_variant),
-        ("build_for_drafting", _builds_variant),
+    StepHook(
+        _ANY,
+        f"AttentionMetadataBuilder.{name}",
+        before=_builds,
+        outermost=True,
+        skips_familiar=True,
+        shared=PROBE,
     )
+    for name in ("build", "build_for_cudagraph_capture", "build_for_drafting")
 )
 """Wrapped in the classes of the builders that there are, when they are."""
 HOOKS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.breadcrumb import breadcrumb
+from ullage.engines._novelty import novelty
 from ullage.engines._patch import Hook
 from ullage.engines._probe import SharedProbe
 from ullage.segment.phase import Phase
@@ -34,6 +35,7 @@ def rehearsal(module: str, target: str, phase: Phase, probe: Probe) -> Hook:
 
     def begins(_args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearse(phase)
+        novelty.familiar = False
 
     def over(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearsed()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
+from ullage.engines._step_hook import StepHook
 from ullage.engines.vllm import structured
 from ullage.engines.vllm._identity import identify
 from ullage.engines.vllm.rehearsal import observe
@@ -67,64 +68,59 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
     walk(runner)
 
 
-def _executes(args: Args, kwargs: Kwargs) -> None:
+def _executes(_runner: Any, scheduler_output: Any) -> None:
     """A step begins; in the core's own process it has begun already, in the scheduler.
 
     What the batch needs is known by now. After the model has run, whatever we touch has left the caches.
     """
-    output = argument("scheduler_output", 1, args, kwargs)
-    tokens, requests = output.total_num_scheduled_tokens, len(output.num_scheduled_tokens)
-    if "core" in session.roles:
-        breadcrumb.enter(_EXECUTE)
-    else:
+    tokens, requests = scheduler_output.total_num_scheduled_tokens, len(scheduler_output.num_scheduled_tokens)
+    if "core" not in session.roles:
         breadcrumb.begin(_EXECUTE, tokens, requests)
-    steps = _watched.steps
-    steps.slots.observe(requests)
-    steps.tokens.observe(tokens)
+    _watched.steps.slots.observe(requests)
+    _watched.steps.tokens.observe(tokens)
 
 
-def _executed(result: Any, _args: Args, _kwargs: Kwargs) -> None:
-    breadcrumb.enter(_NONE)
+def _executed(result: Any) -> None:
     if "core" not in session.roles:
         session.tick()
-        if result is not None:  # else its tokens are sampled in a call of its own
+        if result is None:  # its tokens are sampled in a call of its own
+            breadcrumb.enter(_NONE)
+        else:
             breadcrumb.end()
 
 
-def _samples(args: Args, kwargs: Kwargs) -> None:
-    breadcrumb.enter(_SAMPLE)
-    grammar = argument("grammar_output", 1, args, kwargs)
-    if grammar is not None:
-        structured.given_to(args[0].input_batch.vocab_size, grammar.grammar_bitmask)
+def _samples(runner: Any, grammar_output: Any) -> None:
+    if "core" not in session.roles:
+        breadcrumb.enter(_SAMPLE)
+    if grammar_output is not None:
+        structured.given_to(runner.input_batch.vocab_size, grammar_output.grammar_bitmask)
 
 
-def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
-    breadcrumb.enter(_NONE)
+def _sampled(_result: Any) -> None:
     if "core" not in session.roles:
         breadcrumb.end()
 
 
-def _execute_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+def _execute_failed(error: BaseException) -> None:
     session.note_exception("GPUModelRunner.execute_model", error)
 
 
-def _sample_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+def _sample_failed(error: BaseException) -> None:
     session.note_exception("GPUModelRunner.sample_tokens", error)
 
 
-def _padded(result: Any, _args: Args, _kwargs: Kwargs) -> None:
+def _padded(result: Any) -> None:
     observe(_watched.steps.padded, result[1].num_tokens)
 
 
-def _row_grows(args: Args, kwargs: Kwargs) -> None:
+def _row_grows(table: Any, block_ids: Any, row_idx: int) -> None:
     """Before the write: a row that is too short raises in numpy, or on a device spills into the next row."""
-    table = args[0]
     row = _watched.rows.get(id(table))
     if row is not None:
-        blocks = len(argument("block_ids", 1, args, kwargs))
+        blocks = len(block_ids)
         if getattr(table, "use_hybrid_blocks", False):
             blocks *= table.blocks_per_kv_block
-        observe(row, int(table.num_blocks_per_row[argument("row_idx", 2, args, kwargs)]) + blocks)
+        observe(row, int(table.num_blocks_per_row[row_idx]) + blocks)
 
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -132,20 +128,28 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner"
 HOOKS = (
     Hook(_RUNNER, "GPUModelRunner.__init__", after=_created),
     Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
-    Hook(
+    StepHook(
         _RUNNER,
         "GPUModelRunner.execute_model",
-        ("scheduler_output",),
         before=_executes,
         after=_executed,
         failed=_execute_failed,
+        skips_familiar=True,
     ),
-    Hook(_RUNNER, "GPUModelRunner.sample_tokens", before=_samples, after=_sampled, failed=_sample_failed),
-    Hook(_RUNNER, "GPUModelRunner._determine_batch_execution_and_padding", ("num_tokens",), after=_padded),
-    Hook(
-        "vllm.v1.worker.block_table",
-        "BlockTable.append_row",
-        ("block_ids", "row_idx"),
-        before=_row_grows,
+    StepHook(
+        _RUNNER,
+        "GPUModelRunner.sample_tokens",
+        before=_samples,
+        after=_sampled,
+        failed=_sample_failed,
+        skips_familiar=True,
     ),
+    StepHook(
+        _RUNNER,
+        "GPUModelRunner._determine_batch_execution_and_padding",
+        ("num_tokens",),
+        after=_padded,
+        skips_familiar=True,
+    ),
+    StepHook("vllm.v1.worker.block_table", "BlockTable.append_row", before=_row_grows),
 )

@@ -12,6 +12,7 @@ from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import Probe, SharedProbe
+from ullage.engines._step_hook import StepHook
 from ullage.engines.vllm import structured, uva
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm.rehearsal import observe, rehearsal
@@ -113,24 +114,24 @@ def _graphs(runner: Any) -> Buffer | None:
     )
 
 
-def _executes(args: Args, kwargs: Kwargs) -> None:
+def _executes(_runner: Any, scheduler_output: Any) -> None:
     """A step begins; in the core's own process it has begun already, in the scheduler."""
     if breadcrumb.rehearsing:
         return
     if "core" in session.roles:
         breadcrumb.enter(Phase.EXECUTE)
     else:
-        output = argument("scheduler_output", 1, args, kwargs)
-        breadcrumb.begin(Phase.EXECUTE, output.total_num_scheduled_tokens, len(output.num_scheduled_tokens))
+        tokens, requests = scheduler_output.total_num_scheduled_tokens, len(scheduler_output.num_scheduled_tokens)
+        breadcrumb.begin(Phase.EXECUTE, tokens, requests)
 
 
-def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
+def _executed(result: Any, runner: Any, scheduler_output: Any) -> None:
     uva.look()
     if breadcrumb.rehearsing:
         return
     breadcrumb.enter(Phase.NONE)
-    if not argument("scheduler_output", 1, args, kwargs).total_num_scheduled_tokens:  # no inputs were prepared
-        _watched.steps.slots.observe(len(args[0].req_states.req_id_to_index))
+    if not scheduler_output.total_num_scheduled_tokens:  # no inputs were prepared
+        _watched.steps.slots.observe(len(runner.req_states.req_id_to_index))
         _watched.steps.tokens.observe(0)
     if "core" not in session.roles:
         session.tick()
@@ -138,41 +139,43 @@ def _executed(result: Any, args: Args, kwargs: Kwargs) -> None:
             breadcrumb.end()
 
 
-def _samples(args: Args, kwargs: Kwargs) -> None:
+def _samples(runner: Any, grammar_output: Any) -> None:
+    _pools()
+    if grammar_output is not None:
+        _mask_given(runner, grammar_output.grammar_bitmask)
+
+
+def _pools() -> None:
     if not breadcrumb.rehearsing:
         breadcrumb.enter(Phase.SAMPLE)
-    grammar = argument("grammar_output", 1, args, kwargs)
-    if grammar is not None:
-        _mask_given(args[0], grammar.grammar_bitmask)
 
 
-def _sampled(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
+def _sampled(_result: Any) -> None:
     if not breadcrumb.rehearsing:
         breadcrumb.enter(Phase.NONE)
         if "core" not in session.roles:
             breadcrumb.end()
 
 
-def _failed(where: str) -> Callable[[BaseException, Args, Kwargs], None]:
-    def failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+def _failed(where: str) -> Callable[[BaseException], None]:
+    def failed(error: BaseException) -> None:
         if not breadcrumb.rehearsing:  # a rehearsal notes its own
             session.note_exception(where, error)
 
     return failed
 
 
-def _prepared(batch: Any, args: Args, kwargs: Kwargs) -> None:
+def _prepared(batch: Any, runner: Any, batch_desc: Any) -> None:
     """Before the forward pass: what overflows in it is on record when it fails."""
-    observe(_watched.steps.slots, len(args[0].req_states.req_id_to_index))
+    observe(_watched.steps.slots, len(runner.req_states.req_id_to_index))
     observe(_watched.steps.tokens, batch.num_tokens)
     observe(_watched.steps.padded, batch.num_tokens_after_padding)
     if _watched.graphs is not None and not breadcrumb.rehearsing:
-        _dispatched(_watched.graphs, batch, args, kwargs)
+        _dispatched(_watched.graphs, batch, batch_desc)
 
 
-def _dispatched(graphs: Buffer, batch: Any, args: Args, kwargs: Kwargs) -> None:
+def _dispatched(graphs: Buffer, batch: Any, chosen: Any) -> None:
     """A graph as large as the padded batch was found; or none for a batch that only decodes, which is a deferral."""
-    chosen = next(given for given in (*args[2:], *kwargs.values()) if hasattr(given, "cg_mode"))
     if chosen.cg_mode.name != "NONE":
         graphs.observe(batch.num_tokens_after_padding)
     elif not batch.is_prefilling_np.any():
@@ -186,18 +189,14 @@ def _request_added(args: Args, kwargs: Kwargs) -> None:
         _watched.steps.slots.exhausted(1)
 
 
-def _row_grows(args: Args, kwargs: Kwargs) -> None:
+def _row_grows(tables: Any, req_index: int, new_block_ids: Any, overwrite: bool) -> None:  # noqa: FBT001  as in vLLM
     """Before the write: a row that is too short raises since vLLM 0.32; before, it spilled into the next row."""
-    tables = args[0]
     if id(tables) != _watched.tables:
         return
-    request = argument("req_index", 1, args, kwargs)
-    blocks = argument("new_block_ids", 2, args, kwargs)
-    overwrite = argument("overwrite", 3, args, kwargs)
     split = getattr(tables, "blocks_per_kv_block", None)
     for group, row in enumerate(_watched.rows):
-        start = 0 if overwrite else int(tables.num_blocks.np[group, request])
-        observe(row, start + len(blocks[group]) * (split[group] if split else 1))
+        start = 0 if overwrite else int(tables.num_blocks.np[group, req_index])
+        observe(row, start + len(new_block_ids[group]) * (split[group] if split else 1))
 
 
 def _mask_given(runner: Any, mask: Any) -> None:
@@ -226,6 +225,11 @@ def _hook(target: str, *parameters: str, module: str = MODULE, **callbacks: Any)
     return Hook(module, target, parameters, shared=_probe(target), **callbacks)
 
 
+def _step_hook(target: str, module: str = MODULE, **callbacks: Any) -> StepHook:
+    """Return one at a function that is called in each step."""
+    return StepHook(module, target, shared=_probe(target), **callbacks)
+
+
 def _probe(target: str) -> Probe:
     """A process with a V1 runner may import the V2 runner as well."""
     return Probe(f"v2.{target}", waits=True)
@@ -236,16 +240,14 @@ _REHEARSALS = SharedProbe("v2.GPUModelRunner._dummy_run", waits=True)
 HOOKS = (
     _hook("GPUModelRunner.__init__", after=_created),
     _hook("GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
-    _hook(
+    _step_hook(
         "GPUModelRunner.execute_model",
-        "scheduler_output",
         before=_executes,
         after=_executed,
         failed=_failed("GPUModelRunner.execute_model"),
     ),
-    _hook(
+    _step_hook(
         "GPUModelRunner.prepare_inputs",
-        "batch_desc",
         after=_prepared,
         reads=(
             "vllm.v1.worker.gpu.input_batch:InputBatch.num_tokens",
@@ -254,13 +256,13 @@ HOOKS = (
             "vllm.v1.worker.gpu.cudagraph_utils:BatchExecutionDescriptor.cg_mode",
         ),
     ),
-    _hook(
+    _step_hook(
         "GPUModelRunner.sample_tokens",
         before=_samples,
         after=_sampled,
         failed=_failed("GPUModelRunner.sample_tokens"),
     ),
-    _hook("GPUModelRunner.pool", before=_samples, after=_sampled, failed=_failed("GPUModelRunner.pool")),
+    _step_hook("GPUModelRunner.pool", before=_pools, after=_sampled, failed=_failed("GPUModelRunner.pool")),
     rehearsal(MODULE, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _REHEARSALS),
     rehearsal(MODULE, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _REHEARSALS),
     rehearsal(MODULE, "GPUModelRunner.capture_model", Phase.CAPTURE, _REHEARSALS),
@@ -278,11 +280,8 @@ HOOKS = (
         before=_request_added,
         reads=("RequestState.free_indices",),
     ),
-    _hook(
+    _step_hook(
         "BlockTables.append_block_ids",
-        "req_index",
-        "new_block_ids",
-        "overwrite",
         module="vllm.v1.worker.gpu.block_table",
         before=_row_grows,
         reads=("BlockTables.num_blocks",),

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
-from ullage.engines._patch import Hook, argument
+from ullage.engines._novelty import novelty
+from ullage.engines._patch import Hook
+from ullage.engines._step_hook import StepHook
 from ullage.engines.vllm import connectors, encoder, limits
 from ullage.engines.vllm._identity import identify, location
 from ullage.segment.phase import Phase
@@ -17,23 +19,37 @@ if TYPE_CHECKING:
     Kwargs = dict[str, Any]
 
 
-_SCHEDULE = Phase.SCHEDULE  # in each step: an enumeration is slow to look up
-
-
 class _Watched:
-    """The buffers of this process's scheduler."""
+    """The buffers of this process's scheduler, and what was last seen of it.
+
+    Attributes:
+        blocks: How many KV blocks there are to be given out.
+        encoder: The model has an encoder, and so a cache of what it gave.
+        always: Each step is looked at: something may change in it that is not seen in its batch.
+        phase: Where this process is when a batch was scheduled: in the model runner, if that lives here as well.
+        batch: Tokens and requests of the last step.
+        free: KV blocks that nobody held.
+        requests: Running requests.
+        denied: Running requests denied in this step whose preemption is still to come.
+        latest: ``id`` of the newest output: with asynchronous scheduling, the step before it ends after it has begun.
+    """
 
     kv_blocks: Buffer
     running: Buffer
     tokens: Buffer
-    encoder = False
-    """Whether the model has an encoder, and so a cache of what it gave."""
-    denied = 0
-    """Running requests denied in this step whose preemption is still to come."""
-    seen = (0, 0)
-    """Free blocks and running requests when they were last observed."""
-    latest = 0
-    """``id`` of the newest output: with asynchronous scheduling, the step before it ends after it has begun."""
+    blocks: int
+    encoder: bool
+    always: bool
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """A scheduler is made."""
+        self.phase = Phase.EXECUTE if "worker" in session.roles else Phase.NONE
+        self.batch = (-1, -1)
+        self.free = self.requests = -1
+        self.denied = self.latest = 0
 
 
 _watched = _Watched()
@@ -43,9 +59,12 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     scheduler = args[0]
     config = scheduler.vllm_config
     identify(config, "core")
+    _watched.start()
+    novelty.start()
+    _watched.blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # block 0 is the null block, never given
     _watched.kv_blocks = buffer(
         "kv_blocks",
-        capacity=scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,  # block 0 is the null block, never given out
+        capacity=_watched.blocks,
         unit="blocks",
         kind="managed",
         location=location(config),
@@ -66,53 +85,71 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         limit="max_num_batched_tokens",
     )
     _watched.encoder = encoder.created(scheduler.encoder_cache_manager)
+    ranks = config.parallel_config.data_parallel_size
+    _watched.always = ranks > 1 or _watched.encoder or getattr(scheduler, "connector", None) is not None
     limits.claim_of_scheduler(scheduler)
 
 
-def _schedules(_args: Args, _kwargs: Kwargs) -> None:
-    breadcrumb.begin(_SCHEDULE)
-
-
-def _scheduled(output: Any, args: Args, _kwargs: Kwargs) -> None:
+def _scheduled(result: Any, scheduler: Any) -> None:
     """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed."""
-    tokens = output.total_num_scheduled_tokens
-    breadcrumb.batch(tokens, len(output.num_scheduled_tokens))
-    _watched.denied, _watched.latest = 0, id(output)
-    _watched.tokens.observe(tokens)
-    transfers = getattr(output, "kv_connector_metadata", None)
-    if transfers is not None:
-        blocks = args[0].kv_cache_manager.block_pool.num_gpu_blocks
-        connectors.scheduled(transfers, blocks, args[0].cache_config.block_size)
-    session.tick(_observe(args[0]))
+    watched = _watched
+    watched.denied, watched.latest = 0, id(result)
+    watched.free = free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    watched.kv_blocks.observe(watched.blocks - free)
+    running = len(scheduler.running)
+    batch = result.total_num_scheduled_tokens, len(result.num_scheduled_tokens)
+    novelty.step += 1
+    if batch != watched.batch or running != watched.requests or novelty.step >= novelty.look_at:
+        _differs(result, scheduler, batch, running)
+    else:
+        novelty.familiar = True
+    breadcrumb.phase = watched.phase
+    session.tick(running, watched.phase)
 
 
-def _updated(_output: Any, args: Args, kwargs: Kwargs) -> None:
-    """The end of a step: if requests have finished, what they held is free. What vLLM's own statistics show."""
-    scheduler = args[0]
-    if id(argument("scheduler_output", 1, args, kwargs)) == _watched.latest:
-        breadcrumb.end()
-    if _watched.encoder or _in_use(scheduler) != _watched.seen:
-        session.set_running(_observe(scheduler))
+def _differs(output: Any, scheduler: Any, batch: tuple[int, int], running: int) -> None:
+    """The step has another batch than the one before it, or it is time to look."""
+    watched = _watched
+    watched.batch, watched.requests = batch, running
+    tokens, requests = batch
+    breadcrumb.batch(tokens, requests)
+    watched.tokens.observe(tokens)
+    watched.running.observe(running)
+    novelty.judge(tokens, requests, newcomers=bool(getattr(output, "scheduled_new_reqs", True)))
+    if watched.always:
+        _moves(output, scheduler)
+        novelty.stay()
 
 
-def _observe(scheduler: Any) -> int:
-    free, running = _watched.seen = _in_use(scheduler)
-    _watched.kv_blocks.observe(scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1 - free)
-    _watched.running.observe(running)
+def _moves(output: Any, scheduler: Any) -> None:
+    """What a step encodes, and what it moves between engines."""
     if _watched.encoder:
         encoder.observe(scheduler.encoder_cache_manager)
-    return running
+    transfers = getattr(output, "kv_connector_metadata", None)
+    if transfers is not None:
+        connectors.scheduled(transfers, _watched.blocks + 1, scheduler.cache_config.block_size)
 
 
-def _in_use(scheduler: Any) -> tuple[int, int]:
-    return scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), len(scheduler.running)
+def _updated(_result: Any, scheduler: Any, scheduler_output: Any) -> None:
+    """The end of a step: if requests have finished, what they held is free. What vLLM's own statistics show."""
+    watched = _watched
+    if id(scheduler_output) == watched.latest:
+        breadcrumb.end()
+    free, running = scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), len(scheduler.running)
+    if free != watched.free or running != watched.requests or watched.encoder:
+        watched.free, watched.requests = free, running
+        watched.kv_blocks.observe(watched.blocks - free)
+        watched.running.observe(running)
+        if watched.encoder:
+            encoder.observe(scheduler.encoder_cache_manager)
+        session.set_running(running)
 
 
-def _denied(_result: None, args: Args, kwargs: Kwargs) -> None:
+def _denied(_result: None, _manager: Any, request: Any, num_new_tokens: int) -> None:
     """No blocks for a request. Waiting, it goes on waiting; running, somebody will be preempted for it."""
-    if argument("request", 1, args, kwargs).status.name == "RUNNING":
+    if request.status.name == "RUNNING":
         _watched.denied += 1
-        _watched.kv_blocks.exhausted(argument("num_new_tokens", 2, args, kwargs) or 0)
+        _watched.kv_blocks.exhausted(num_new_tokens or 0)
     else:
         _watched.kv_blocks.deferred()
 
@@ -125,16 +162,17 @@ def _preempted(_args: Args, _kwargs: Kwargs) -> None:
         _watched.kv_blocks.exhausted()
 
 
-def _allocation_failed(error: BaseException, args: Args, kwargs: Kwargs) -> None:
+def _allocation_failed(error: BaseException, _pool: Any, num_blocks: int) -> None:
     if isinstance(error, ValueError):
-        _watched.kv_blocks.exhausted(argument("num_blocks", 1, args, kwargs) or 0)
+        _watched.kv_blocks.exhausted(num_blocks or 0)
 
 
-def _schedule_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+def _schedule_failed(error: BaseException) -> None:
+    breadcrumb.begin(Phase.SCHEDULE)
     session.note_exception("Scheduler.schedule", error)
 
 
-def _update_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
+def _update_failed(error: BaseException) -> None:
     session.note_exception("Scheduler.update_from_output", error)
 
 
@@ -142,26 +180,9 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler"
 
 HOOKS = (
     Hook(_SCHEDULER, "Scheduler.__init__", after=_created),
-    Hook(_SCHEDULER, "Scheduler.schedule", before=_schedules, after=_scheduled, failed=_schedule_failed),
-    Hook(
-        _SCHEDULER,
-        "Scheduler.update_from_output",
-        ("scheduler_output",),
-        after=_updated,
-        failed=_update_failed,
-    ),
+    StepHook(_SCHEDULER, "Scheduler.schedule", after=_scheduled, failed=_schedule_failed),
+    StepHook(_SCHEDULER, "Scheduler.update_from_output", after=_updated, failed=_update_failed),
     Hook(_SCHEDULER, "Scheduler._preempt_request", before=_preempted),
-    Hook(
-        "vllm.v1.core.kv_cache_manager",
-        "KVCacheManager.allocate_slots",
-        ("request", "num_new_tokens"),
-        after=_denied,
-        denied_only=True,
-    ),
-    Hook(
-        "vllm.v1.core.block_pool",
-        "BlockPool.get_new_blocks",
-        ("num_blocks",),
-        failed=_allocation_failed,
-    ),
+    StepHook("vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots", after=_denied, denied_only=True),
+    StepHook("vllm.v1.core.block_pool", "BlockPool.get_new_blocks", failed=_allocation_failed),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.buffers import Buffer, buffer
+from ullage.engines._novelty import novelty
 from ullage.engines._patch import Hook
 from ullage.engines.vllm._sizes import agreed, inputs, look_ahead_tokens
 from ullage.session import session
@@ -42,6 +43,7 @@ def _filled(result: Any, args: Args, _kwargs: Kwargs) -> None:
         )
         _claim_allocated(args[0])
     rows.observe(result.shape[0])
+    novelty.familiar = False  # a worker in this process is given it next
 
 
 def _claim_allocated(manager: Any) -> None:

@@ -1,0 +1,49 @@
+"""Which steps bring something new: shapes, and what grows with them, are looked at in those only.
+
+Most steps are like the one before. What a hook costs is not what it does, but that it does it in each of them.
+"""
+
+from __future__ import annotations
+
+LOOK_EVERY = 64
+"""One step in so many is looked at, although it seems to bring nothing new."""
+
+
+class Novelty:
+    """What was looked at in this process. Use the module's ``novelty``.
+
+    Who sees a batch first says so, and only if that is in the process that runs it: elsewhere nothing is familiar.
+
+    Attributes:
+        familiar: The step under way brings nothing that one that was looked at did not bring.
+        step: Its number.
+        look_at: The number of the step that is looked at whatever it brings; 0 is the next one, and those after it.
+    """
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """An engine starts: nothing was looked at."""
+        self.familiar = False
+        self.step = self.look_at = 0
+        self._tokens = self._requests = -1
+
+    def judge(self, tokens: int, requests: int, *, newcomers: bool) -> None:
+        """A step has another batch than the one before it, or is to be looked at; ``newcomers``: requests never seen.
+
+        All that is sized for a batch has room for a smaller one if it has room for this one.
+        """
+        self.familiar = (
+            tokens <= self._tokens and requests <= self._requests and self.step < self.look_at and not newcomers
+        )
+        if not self.familiar:
+            self._tokens, self._requests = max(tokens, self._tokens), max(requests, self._requests)
+            self.look_at = self.step + LOOK_EVERY
+
+    def stay(self) -> None:
+        """A limit is near: look at the next step as well."""
+        self.look_at = 0
+
+
+novelty = Novelty()

@@ -1,0 +1,202 @@
+"""Hooks at functions that an engine calls in each step: written out for each function, so that they cost little.
+
+In a step, after a model has run, nothing of ours is in the processor's caches: each call and each object that we touch
+costs up to a microsecond. So a wrapper has the function's own parameters, which the interpreter passes on without
+packing them, and does nothing that this hook does not need.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ullage.engines._novelty import novelty
+from ullage.engines._patch import MARK, Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CALLBACKS = {"before": 0, "after": 1, "failed": 1}
+"""How many things of ours a callback gets before those of the call: the result, or the exception."""
+
+_DEF = """\
+def wrapper({parameters}):
+"""
+_COUNT = """\
+    ullage_probe.calls = ullage_calls = ullage_probe.calls + 1
+    ullage_measured = ullage_calls >= ullage_probe.due
+    if ullage_measured and not ullage_probe.counted():
+        return {instead}
+"""
+_CALLBACK = """\
+    try:
+        if ullage_measured:
+            ullage_probe.measure(ullage_{callback}, {passed})
+        else:
+            ullage_{callback}({passed})
+    except Exception as ullage_error:
+        ullage_probe.failed(ullage_error)
+"""
+_CALL = """\
+    ullage_result = {call}
+"""
+_CALL_THAT_FAILS = """\
+    try:
+        ullage_result = {call}
+    except BaseException as ullage_error:
+        ullage_probe.attempt(ullage_failed, {passed})
+        raise
+"""
+_FAMILIAR = """\
+    if ullage_novelty.familiar:
+        return {call}
+"""
+_FAMILIAR_THAT_FAILS = """\
+    if ullage_novelty.familiar:
+        try:
+            return {call}
+        except BaseException as ullage_error:
+            ullage_probe.attempt(ullage_failed, {passed})
+            raise
+"""
+_CALL_THAT_ONLY_FAILS = """\
+    try:
+        return {call}
+    except BaseException as ullage_error:
+        ullage_probe.calls += 1
+        if ullage_probe.counted():
+            ullage_probe.attempt(ullage_failed, {passed})
+        raise
+"""
+_DENIED = """\
+    if ullage_result is not None:
+        return ullage_result
+"""
+_OUTERMOST = """\
+    if ullage_probe.inside is {first}:
+        return {call}
+"""
+_CALL_FROM_OUTSIDE = """\
+    ullage_probe.inside = {first}
+    try:
+        ullage_result = {call}
+    finally:
+        ullage_probe.inside = None
+"""
+_RETURN = """\
+    return ullage_result
+"""
+
+
+@dataclass(frozen=True)
+class StepHook(Hook):
+    """What to do at one function of an engine, in each step.
+
+    Its callbacks name what they want. The first parameter of the engine's function, ``self``, is given under any name;
+    what follows must have the engine's names: ``before(runner, scheduler_output)``. ``after`` has the result before
+    these, ``failed`` the exception. Without one of the names the probe is ``changed``.
+
+    How many calls a probe saw is stored with each call that is measured. With ``failed`` alone, only those count that
+    failed.
+
+    Attributes:
+        denied_only: Only calls that return None are of interest, and count; there is ``after`` only.
+        outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
+            variant by another, if they share a probe; exceptions are not looked at.
+        skips_familiar: Leave calls alone, but for exceptions, in steps that bring nothing new; these do not count.
+    """
+
+    denied_only: bool = False
+    outermost: bool = False
+    skips_familiar: bool = False
+
+    def __post_init__(self) -> None:
+        Hook.__post_init__(self)
+        wanted = [name for callback in _CALLBACKS for name in self._wanted(callback)[1:]]
+        object.__setattr__(self, "parameters", (*self.parameters, *dict.fromkeys(wanted)))
+
+    def _wanted(self, callback: str) -> list[str]:
+        function = getattr(self, callback)
+        return [] if function is None else list(inspect.signature(function).parameters)[_CALLBACKS[callback] :]
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+        names: dict[str, Any] = {
+            "ullage_novelty": novelty,
+            "ullage_probe": self.probe,
+            "ullage_original": original,
+            **{f"ullage_{callback}": getattr(self, callback) for callback in _CALLBACKS},
+            **{f"ullage_default_{name}": each.default for name, each in signature.parameters.items()},
+        }
+        exec(compile(self._written(signature), f"<ullage at {self.target}>", "exec"), names)  # noqa: S102
+        wrapper: Callable[..., Any] = functools.wraps(original)(names["wrapper"])
+        setattr(wrapper, MARK, self.probe)
+        return wrapper
+
+    def _written(self, signature: inspect.Signature) -> str:
+        """Return the wrapper's code. Names of ours begin with ``ullage_``, since the others are the engine's."""
+        first, call = next(iter(signature.parameters)), f"ullage_original({_arguments(signature)})"
+        parts = [_DEF]
+        if self.skips_familiar:
+            parts += [_FAMILIAR if self.failed is None else _FAMILIAR_THAT_FAILS]
+        if self.denied_only:
+            parts += [_CALL, _DENIED, _COUNT, self._run("after", first)]
+        elif self.before is self.after is None:
+            parts += [_CALL_THAT_ONLY_FAILS]
+        elif self.outermost:
+            parts += [_OUTERMOST, _COUNT, self._run("before", first), _CALL_FROM_OUTSIDE, self._run("after", first)]
+        else:
+            called = _CALL if self.failed is None else _CALL_THAT_FAILS
+            parts += [_COUNT, self._run("before", first), called, self._run("after", first)]
+        return "".join((*parts, _RETURN)).format(
+            parameters=_parameters(signature),
+            first=first,
+            call=call,
+            instead="None" if self.denied_only else call,
+            passed=self._passed("failed", first),
+        )
+
+    def _run(self, callback: str, first: str) -> str:
+        if getattr(self, callback) is None:
+            return ""
+        return _CALLBACK.format(callback=callback, passed=self._passed(callback, first))
+
+    def _passed(self, callback: str, first: str) -> str:
+        """Return the arguments of a callback as they are written."""
+        ours = {"before": [], "after": ["ullage_result"], "failed": ["ullage_error"]}[callback]
+        wanted = self._wanted(callback)
+        return ", ".join((*ours, *([first] if wanted else []), *wanted[1:]))
+
+
+def _parameters(signature: inspect.Signature) -> str:
+    """Return the parameters of a signature as they are written, with names for its defaults."""
+    written = [
+        each.replace(
+            annotation=each.empty,
+            default=each.empty if each.default is each.empty else _Name(f"ullage_default_{name}"),
+        )
+        for name, each in signature.parameters.items()
+    ]
+    return str(signature.replace(parameters=written, return_annotation=signature.empty))[1:-1]
+
+
+class _Name:
+    """Stands for a value in a signature that is written out."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """Return how the parameters of a signature are passed on."""
+    forms: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*{0}",
+        inspect.Parameter.KEYWORD_ONLY: "{0}={0}",
+        inspect.Parameter.VAR_KEYWORD: "**{0}",
+    }
+    return ", ".join(forms.get(each.kind, "{0}").format(name) for name, each in signature.parameters.items())

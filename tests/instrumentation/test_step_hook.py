@@ -1,0 +1,224 @@
+"""Hooks at what an engine calls in each step: as careful as the others, and written out for each function."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+from ullage.engines import _novelty, _probe
+from ullage.engines._step_hook import StepHook
+from ullage.segment.layout import ProbeStatus
+
+
+@pytest.fixture
+def engine():
+    """A module with a class like an engine's."""
+    module = ModuleType("fake_engine")
+
+    class Builder:
+        def build(self, budget, sizes=(1, 2), *more, throttle=False, **rest):
+            """Build."""
+            if budget < 0:
+                raise KeyError("the engine's own")
+            return None if throttle else (budget, sizes, more, rest)
+
+        def variant(self, budget):
+            return self.build(budget)
+
+        def forwarded(self, *args, **kwargs):
+            return args, kwargs
+
+    class Fast(Builder):
+        def build(self, budget, *more):
+            return super().build(budget, *more)
+
+    module.Builder, module.Fast = Builder, Fast
+    return module
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    """Production: our errors are swallowed."""
+    monkeypatch.setenv("ULLAGE_STRICT", "0")
+
+
+@pytest.fixture
+def familiar(monkeypatch):
+    """A step that brings nothing new."""
+    monkeypatch.setattr(_novelty.novelty, "familiar", True)
+
+
+def watched(engine, target="Builder.build", **hook):
+    made = StepHook("fake_engine", target, **hook)
+    made.install(engine)
+    return made
+
+
+def boom(*_args):
+    raise RuntimeError("ours")
+
+
+def test_callbacks_get_what_they_name_and_the_engine_gets_its_call(engine):
+    seen, original = [], engine.Builder.build
+    builder = engine.Builder()
+
+    def before(it, throttle, rest):
+        seen.append((it, throttle, rest))
+
+    def after(result, _it, more, sizes):
+        seen.append((result, more, sizes))
+
+    watched(engine, before=before, after=after)
+    result = builder.build(4, [3], 5, 6, why=7)
+
+    assert result == (4, [3], (5, 6), {"why": 7})
+    assert seen == [(builder, False, {"why": 7}), (result, (5, 6), [3])]
+    assert builder.build(budget=1) == (1, (1, 2), (), {})
+    assert builder.build(1, throttle=True) is None
+    wrapped = engine.Builder.build
+    assert inspect.signature(wrapped) == inspect.signature(original)
+    assert (wrapped.__name__, wrapped.__doc__, wrapped.__qualname__) == (
+        original.__name__,
+        original.__doc__,
+        original.__qualname__,
+    )
+
+
+@pytest.mark.parametrize("in_step", ["new", "familiar"])
+@pytest.mark.parametrize(
+    "others", [{}, {"before": lambda: None}, {"after": lambda _result: None, "skips_familiar": True}]
+)
+def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine, monkeypatch, others, in_step):
+    seen = []
+    monkeypatch.setattr(_novelty.novelty, "familiar", in_step == "familiar")
+    watched(engine, failed=lambda error, _it, budget: seen.append((error, budget)), **others)
+
+    with pytest.raises(KeyError, match="the engine's own") as raised:
+        engine.Builder().build(-1)
+
+    assert seen == [(raised.value, -1)]
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.fault("an error in a probe of a step", sees="ullage_hook_errors_total")
+@pytest.mark.parametrize("where", ["before", "after", "failed"])
+@pytest.mark.parametrize("calls", [1, 5 * _probe.MEASURED])
+def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine, lenient, monkeypatch, where, calls):
+    monkeypatch.setattr(_probe, "MAX_ERRORS", 10**6)
+    hook = watched(engine, **{where: boom})
+    builder = engine.Builder()
+
+    assert [builder.build(n)[0] for n in range(calls)] == [*range(calls)]
+    with pytest.raises(KeyError, match="the engine's own") as raised:
+        builder.build(-1)
+
+    assert raised.value.__cause__ is None
+    assert hook.probe._errors == {"before": calls + 1, "after": calls, "failed": 1}[where]
+
+
+@pytest.mark.fault("ten errors in a probe of a step", sees="probe_disabled")
+def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
+    hook = watched(engine, after=boom)
+    builder = engine.Builder()
+
+    assert [builder.build(n)[0] for n in range(30)] == [*range(30)]
+    assert (hook.probe._errors, hook.probe.status) == (_probe.MAX_ERRORS, ProbeStatus.DISABLED)
+
+
+@pytest.mark.fault("a probe of a step that costs too much after a while", sees="probe_disabled")
+def test_a_probe_that_gets_dear_switches_itself_off(engine, monkeypatch):
+    costs, now = iter([2_000] * 100 + [60_000] * 10**6), [0]
+
+    def clock():
+        now[0] += next(costs)
+        return now[0]
+
+    monkeypatch.setattr(_probe, "_clock", clock)
+    hook = watched(engine, after=lambda _result: None)
+    builder = engine.Builder()
+
+    for _ in range(50 * _probe.MEASURED):
+        builder.build(1)
+    assert hook.probe.live
+    for _ in range(_probe.COST_WINDOW_CALLS + _probe.MEASURED):
+        builder.build(1)
+
+    assert hook.probe.status is ProbeStatus.DISABLED
+
+
+def test_the_cost_of_calls_that_were_not_measured_is_that_of_the_one_after_them(engine, monkeypatch):
+    readings = iter(range(0, 10**12, 2_000))  # each reading 2 us after the last
+    monkeypatch.setattr(_probe, "_clock", lambda: next(readings))
+    hook = watched(engine, after=lambda _result: None)
+    builder = engine.Builder()
+
+    for _ in range(20 * _probe.MEASURED):
+        builder.build(1)
+
+    assert hook.probe._cost_ns == 20 * _probe.MEASURED * 2_000
+
+
+def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):
+    seen = []
+    hook = watched(engine, after=lambda result, _it, budget: seen.append((result, budget)), denied_only=True)
+    builder = engine.Builder()
+
+    builder.build(1)
+    builder.build(2, throttle=True)
+
+    assert (seen, hook.probe.calls) == ([(None, 2)], 1)
+
+
+def test_a_function_that_only_fails_counts_when_it_fails(engine):
+    hook = watched(engine, failed=lambda _error: None)
+    builder = engine.Builder()
+
+    builder.build(1)
+    with pytest.raises(KeyError):
+        builder.build(-1)
+
+    assert hook.probe.calls == 1
+
+
+def test_only_the_outermost_call_of_an_object_is_seen(engine):
+    seen, probe = [], _probe.SharedProbe("Builder.build")
+    for target in ("Fast.build", "Builder.build", "Builder.variant"):
+        watched(engine, target, before=lambda _it, budget: seen.append(budget), outermost=True, shared=probe)
+    fast, other = engine.Fast(), engine.Builder()
+
+    fast.variant(1)
+    with pytest.raises(KeyError):
+        fast.variant(-1)
+    other.variant(3)
+
+    assert seen == [1, -1, 3]
+
+
+def test_calls_in_a_step_that_brings_nothing_new_are_left_alone(engine, familiar):
+    seen = []
+    hook = watched(engine, before=lambda: seen.append(1), after=lambda _result: seen.append(2), skips_familiar=True)
+
+    assert engine.Builder().build(5)[0] == 5
+    assert (seen, hook.probe.calls) == ([], 0)
+
+
+@pytest.mark.fault("a function without a parameter that a probe reads", sees="probe status changed, and why")
+@pytest.mark.parametrize("target", ["Builder.build", "Builder.forwarded"])
+def test_a_function_without_what_a_callback_names_is_left_alone_and_says_which(engine, target):
+    before = dict(vars(engine.Builder))
+    hook = watched(engine, target, before=lambda _it, deadline: seen.append(deadline))  # noqa: F821  never runs
+
+    assert hook.probe.status is ProbeStatus.CHANGED
+    assert "no parameter deadline" in hook.probe._detail
+    assert dict(vars(engine.Builder)) == before
+
+
+def test_a_callback_that_names_nothing_fits_every_function(engine):
+    seen = []
+    watched(engine, "Builder.forwarded", before=lambda: seen.append(1), after=seen.append)
+
+    assert engine.Builder().forwarded(1, a=2) == ((1,), {"a": 2})
+    assert seen == [1, ((1,), {"a": 2})]
