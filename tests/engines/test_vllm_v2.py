@@ -8,6 +8,7 @@ import interpreter
 import pytest
 from harness import ROOT, missing
 
+from ullage.engines._probe import MEASURED
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 
@@ -69,7 +70,6 @@ def test_in_all_that_nothing_is_found_and_core_and_worker_agree(featured):
     seen, held = snapshot(featured), buffers(featured)
 
     assert seen.events == ()
-    assert held["step_tokens"].occupancy == held["scheduled_tokens"].occupancy
     assert held["step_tokens"].high_water == held["scheduled_tokens"].high_water
     for mask in (held["grammar_bitmask"], held["worker_bitmask"]):
         assert (mask.capacity, mask.high_water) == (16 * (1 + 3), held["grammar_bitmask"].high_water)
@@ -84,7 +84,7 @@ def test_what_the_worker_ran_is_what_the_scheduler_planned(engine):
     seen = buffers(engine)
 
     planned, ran = seen["scheduled_tokens"], seen["step_tokens"]
-    assert (ran.used, ran.high_water, ran.occupancy) == (planned.used, planned.high_water, planned.occupancy)
+    assert (ran.used, ran.high_water) == (planned.used, planned.high_water)
     assert seen["padded_tokens"].high_water == planned.high_water  # without graphs nothing is padded
     assert seen["request_slots"].high_water == seen["running_requests"].high_water == PROMPTS
     assert seen["request_slots"].capacity == seen["running_requests"].capacity
@@ -113,9 +113,10 @@ def test_every_probe_is_installed_and_those_of_a_step_were_called(engine):
     probes = {probe.name: probe for probe in seen.probes}
 
     assert {probe.status for probe in probes.values()} == {ProbeStatus.INSTALLED}
-    steps = probes["v2.GPUModelRunner.execute_model"].calls
-    assert steps == seen.process.steps == TOKENS
-    assert probes["v2.GPUModelRunner.prepare_inputs"].calls == probes["v2.GPUModelRunner.sample_tokens"].calls == steps
+    calls = {probes[f"v2.GPUModelRunner.{name}"].calls for name in ("execute_model", "prepare_inputs", "sample_tokens")}
+    assert calls <= {*range(TOKENS - MEASURED, TOKENS + 1)}  # stored with each call that is measured
+    assert min(calls) > 0
+    assert seen.process.steps == TOKENS
     assert probes["v2.RequestState.add_request"].calls == PROMPTS
     assert probes["GPUModelRunner.execute_model"].calls == 0  # of the V1 runner, which is imported too
     assert seen.process.hook_errors == 0
