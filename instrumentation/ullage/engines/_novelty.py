@@ -1,6 +1,7 @@
 """Which steps bring something new: shapes, and what grows with them, are looked at in those only.
 
-Most steps are like the one before. What a hook costs is not what it does, but that it does it in each of them (docs/adr/0006-what-is-new.md).
+Most steps are like the one before. What a hook costs is not what it does, but that it does it in each of them
+(docs/adr/0006-what-is-new.md).
 """
 
 from __future__ import annotations
