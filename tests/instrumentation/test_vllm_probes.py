@@ -293,7 +293,7 @@ def step(*given, **more):
     runner.sample_tokens(None)
     core.update_from_output(output, None)
 def steps(count, *given):
-    for _ in range(count): step(*given)
+    for _ in range(count): step(*(given or [(1,) * 7]))
 """
 )
 
@@ -314,12 +314,14 @@ def test_a_step_like_the_one_before_is_left_alone_by_the_worker_but_is_a_step(ru
 @pytest.mark.parametrize(
     ("news", "looked_at"),
     [
-        ("step((3, 5))", 2),  # more tokens
-        ("step((3, 2, 1))", 2),  # more requests
-        ("step((3, 3), newcomers=(1,))", 2),  # as many of both, but somebody else's
-        ("step((3, 3))", 1),  # fewer
+        ("step((1,) * 8)", 2),  # more requests
+        ("step((1,) * 6, newcomers=(1,))", 2),  # fewer, but somebody else's
+        ("step((1,) * 6)", 1),  # fewer
+        ("steps(3, (5, 1))", 4),  # a prompt in chunks: a sequence grows faster than by a token
+        ("import ullage.engines._novelty as n; n.novelty.stay(); steps(3)", 4),  # near a limit
+        ("core.running = []; step(); core.running = [1]; step()", 3),  # after the engine had nothing to do
         ("steps(64)", 2),  # nothing new for long
-        ("runner._dummy_run(8); step()", 1),  # a rehearsal, after which a step is as familiar as before
+        ("runner._dummy_run(8); step((1,) * 7)", 1),  # a rehearsal, after which a step is as familiar as before
     ],
 )
 def test_a_step_that_brings_something_new_is_looked_at(run, news, looked_at):
@@ -329,7 +331,7 @@ def test_a_step_that_brings_something_new_is_looked_at(run, news, looked_at):
 def test_the_most_that_a_step_needed_is_exact_whatever_was_left_alone(run):
     seen = buffers(run(FAMILIAR + "steps(5)\nstep((200, 100))\nsteps(5)"))
 
-    assert [seen[name].high_water for name in ("step_tokens", "padded_tokens", "request_slots")] == [300, 304, 2]
+    assert [seen[name].high_water for name in ("step_tokens", "padded_tokens", "request_slots")] == [300, 304, 7]
 
 
 def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
@@ -337,7 +339,7 @@ def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
         FAMILIAR
         + "steps(5)\n"
         + "runner.max_num_tokens = 1\n"
-        + "try: step()\n"
+        + "try: step((1,) * 7)\n"
         + "except RuntimeError: pass\n"
         + "import ullage.engines._novelty as n; session.identify(familiar=int(n.novelty.familiar))"
     )

@@ -25,25 +25,27 @@ class Novelty:
         self.start()
 
     def start(self) -> None:
-        """An engine starts: nothing was looked at."""
+        """An engine starts, or starts again after it had nothing to do: nothing was looked at."""
         self.familiar = False
         self.step = self.look_at = 0
         self._tokens = self._requests = -1
+        self._near = False
 
-    def judge(self, tokens: int, requests: int, *, newcomers: bool) -> None:
-        """A step has another batch than the one before it, or is to be looked at; ``newcomers``: requests never seen.
+    def judge(self, tokens: int, requests: int, *, grows: bool) -> None:
+        """A step has another batch than the one before it, or is to be looked at.
+
+        ``grows``: it has new requests, or more tokens than decoding takes: a sequence may be longer by far than it was.
 
         All that is sized for a batch has room for a smaller one if it has room for this one.
         """
-        self.familiar = (
-            tokens <= self._tokens and requests <= self._requests and self.step < self.look_at and not newcomers
-        )
+        self.familiar = tokens <= self._tokens and requests <= self._requests and self.step < self.look_at and not grows
         if not self.familiar:
             self._tokens, self._requests = max(tokens, self._tokens), max(requests, self._requests)
-            self.look_at = self.step + LOOK_EVERY
+            self.look_at = 0 if grows or self._near else self.step + LOOK_EVERY
 
     def stay(self) -> None:
-        """A limit is near: look at the next step as well."""
+        """A limit is near: look at every step, until the engine has nothing to do."""
+        self._near = True
         self.look_at = 0
 
 

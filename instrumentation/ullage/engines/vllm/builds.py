@@ -55,7 +55,10 @@ def _check(builder: Any, table: tables.Table | None, found: list[tables.Table], 
         unsure = 1 + look_ahead_tokens(runner.vllm_config) if getattr(runner, "use_async_scheduling", False) else 0
         reach = table.tokens + unsure
     width = tables.width_contract(builder, table, found) if table is not None else None
-    near = reach - LOOK_EVERY * (1 + look_ahead_tokens(runner.vllm_config))
+    # One may take what all others leave of their look-ahead: then it grows by that much in each step.
+    near = reach - LOOK_EVERY * (
+        1 + look_ahead_tokens(runner.vllm_config) * runner.vllm_config.scheduler_config.max_num_seqs
+    )
     columns: dict[int, Columns] = {}
 
     def check(batch: Any) -> None:

@@ -11,6 +11,7 @@ from ullage.engines._patch import Hook
 from ullage.engines._step_hook import StepHook
 from ullage.engines.vllm import connectors, encoder, limits
 from ullage.engines.vllm._identity import identify, location
+from ullage.engines.vllm._sizes import look_ahead_tokens
 from ullage.segment.phase import Phase
 from ullage.session import session
 
@@ -25,6 +26,7 @@ class _Watched:
     Attributes:
         blocks: How many KV blocks there are to be given out.
         encoder: The model has an encoder, and so a cache of what it gave.
+        decoding: Tokens of a request in a step, at most, once its prompt is done.
         always: Each step is looked at: something may change in it that is not seen in its batch.
         phase: Where this process is when a batch was scheduled: in the model runner, if that lives here as well.
         batch: Tokens and requests of the last step.
@@ -40,6 +42,7 @@ class _Watched:
     blocks: int
     encoder: bool
     always: bool
+    decoding: int
 
     def __init__(self) -> None:
         self.start()
@@ -87,6 +90,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     _watched.encoder = encoder.created(scheduler.encoder_cache_manager)
     ranks = config.parallel_config.data_parallel_size
     _watched.always = ranks > 1 or _watched.encoder or getattr(scheduler, "connector", None) is not None
+    _watched.decoding = 1 + look_ahead_tokens(config)
     limits.claim_of_scheduler(scheduler)
 
 
@@ -115,7 +119,8 @@ def _differs(output: Any, scheduler: Any, batch: tuple[int, int], running: int) 
     breadcrumb.batch(tokens, requests)
     watched.tokens.observe(tokens)
     watched.running.observe(running)
-    novelty.judge(tokens, requests, newcomers=bool(getattr(output, "scheduled_new_reqs", True)))
+    newcomers = bool(getattr(output, "scheduled_new_reqs", True))
+    novelty.judge(tokens, requests, grows=newcomers or tokens > requests * watched.decoding)
     if watched.always:
         _moves(output, scheduler)
         novelty.stay()
@@ -143,6 +148,8 @@ def _updated(_result: Any, scheduler: Any, scheduler_output: Any) -> None:
         if watched.encoder:
             encoder.observe(scheduler.encoder_cache_manager)
         session.set_running(running)
+        if not running:
+            novelty.start()
 
 
 def _denied(_result: None, _manager: Any, request: Any, num_new_tokens: int) -> None:
