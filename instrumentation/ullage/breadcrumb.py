@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 
+from ullage.beat import beat
 from ullage.segment.layout import P
 from ullage.segment.phase import Phase
-from ullage.session import session
 
 # In each step: to look a name up in an enumeration costs more than the store.
 _PHASE, _BEGIN_NS, _TOKENS, _REQUESTS = map(int, (P.PHASE, P.STEP_BEGIN_NS, P.BATCH_TOKENS, P.BATCH_REQUESTS))
@@ -33,25 +33,25 @@ class Breadcrumb:
     def begin(self, phase: Phase, tokens: int = 0, requests: int = 0) -> None:
         """A step begins, in ``phase``; zeros for a batch that is not known."""
         self.batch(tokens, requests)
-        session.words[_BEGIN_NS] = time.time_ns()
+        beat.words[_BEGIN_NS] = time.time_ns()
         self.enter(phase)
 
     def batch(self, tokens: int, requests: int) -> None:
         """This is the batch of the step, and of those that follow until there is another."""
-        words = session.words
+        words = beat.words
         words[_TOKENS] = tokens
         words[_REQUESTS] = requests
 
     def end(self) -> None:
         """The step is over."""
-        words = session.words
+        words = beat.words
         words[_BEGIN_NS] = 0
         words[_PHASE] = 0
         self.phase = _NONE
 
     def enter(self, phase: Phase) -> None:
         """The process is in ``phase`` now."""
-        session.words[_PHASE] = phase
+        beat.words[_PHASE] = phase
         self.phase = phase
 
     def rehearse(self, phase: Phase) -> None:

@@ -8,7 +8,8 @@ from ullage import compiled, safety
 from ullage.counting import counting, size
 from ullage.segment import layout
 from ullage.segment.layout import HOT_WORDS, B, BufferPayload, EventKind, Kind, Location, P
-from ullage.session import SINK, Pending, session
+from ullage.session import session
+from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from ullage.segment.writer import Segment

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ullage import safety
 from ullage.segment.layout import CLAIMS, P
-from ullage.session import SINK, Pending, session
+from ullage.session import session
+from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,8 @@ from ullage.diagnosis.claims import (
 from ullage.errors import ShapeViolation
 from ullage.segment import layout
 from ullage.segment.layout import C, ClaimPayload, EventKind, Relation, Role
-from ullage.session import SINK, Pending, session
+from ullage.session import session
+from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

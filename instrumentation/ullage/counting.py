@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ullage import safety
 from ullage.segment.layout import HOT_WORDS, B, EventKind
-from ullage.session import SINK, Pending, session
+from ullage.session import session
+from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import torch
 
 from ullage import safety
 from ullage._rows import zeros
-from ullage.session import session
+from ullage.beat import beat
 
 STREAMS = 64
 """Rows of a table on CUDA, one for each stream: two streams that add to one row lose updates. The 65th stream and
@@ -171,6 +171,7 @@ _live: WeakSet[Harvested] = WeakSet()
 def at_ticks(harvested: Harvested) -> None:
     """Have ``harvested.harvest()`` called at each step tick, for as long as somebody else refers to it."""
     _live.add(harvested)
+    beat.at_ticks(_harvest)
 
 
 def not_at_ticks(harvested: Harvested) -> None:
@@ -182,6 +183,3 @@ def _harvest() -> None:
     for harvested in list(_live):
         with safety.shield("harvest"):
             harvested.harvest()
-
-
-session.at_ticks(_harvest)

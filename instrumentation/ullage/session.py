@@ -13,23 +13,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ullage import __version__, compiled, file_system, safety, signatures, surroundings
+from ullage.beat import beat
 from ullage.segment import layout, sweep
 from ullage.segment.layout import EventKind, P
 from ullage.segment.writer import Segment
+from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-CHECK_INTERVAL_NS = 10_000_000_000
 _TEXT_MAX = 200
-
-# In each step: to look a name up in an enumeration costs more than the store.
-_STEPS, _STEP_NS, _RUNNING = int(P.STEPS), int(P.STEP_NS), int(P.RUNNING)
-_PHASE, _BEGIN_NS = int(P.PHASE), int(P.STEP_BEGIN_NS)
-
-SINK = memoryview(bytearray(8 * 64)).cast("q")
-"""Where stores go when there is no segment: the same code runs, and nobody reads the result."""
+_RUNNING = int(P.RUNNING)
 
 
 class Record(Protocol):
@@ -45,27 +39,11 @@ class Record(Protocol):
         """In a forked child: start from zero. True: attach me as soon as there is a segment; False: I will ask."""
 
 
-class Pending:
-    """Stands for words in a forked child until it stores for the first time."""
-
-    __slots__ = ("_attach",)
-
-    def __init__(self, attach: Callable[[], memoryview]) -> None:
-        self._attach = attach
-
-    def __setitem__(self, index: int, value: int) -> None:
-        self._attach()[index] = value
-
-    def __getitem__(self, index: int) -> int:
-        return self._attach()[index]
-
-
 class Session:
     """What all handles of one process share. Use the module's ``session``; its methods never raise.
 
     Attributes:
         engine: The engine's base name: ``vllm``, or ``app`` for a program that is not an engine we know.
-        words: The plain words of the process, to be stored into.
         roles: What this process does for its engine: any of frontend, core, worker.
     """
 
@@ -80,13 +58,17 @@ class Session:
         self._records: list[Record] = []
         self._waiting: list[Record] = []
         self._identity: dict[str, Any] = {}
-        self.words: memoryview | Pending = SINK
-        self._steps = 0
         self._exceptions: Counter[str] = Counter()
         self._errors = 0
-        self._next_check_ns = 0
-        self._checks: list[Callable[[], object]] = []
-        self._harvests: list[Callable[[], object]] = []
+
+    @property
+    def words(self) -> memoryview | Pending:
+        """The plain words of the process, to be stored into."""
+        return beat.words
+
+    @words.setter
+    def words(self, words: memoryview | Pending) -> None:
+        beat.words = words
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -209,29 +191,6 @@ class Session:
 
     # -- what happens ------------------------------------------------------------------------------------------
 
-    def tick(self, running: int = -1, begins: int = -1) -> None:
-        """One engine iteration is over.
-
-        Args:
-            running: Requests that need the next one; -1 if not known.
-            begins: The phase in which the next one begins at once; -1 if it does not.
-        """
-        self._steps += 1
-        words = self.words
-        now = time.time_ns()
-        words[_STEPS] = self._steps
-        words[_STEP_NS] = now
-        words[_RUNNING] = running
-        if begins >= 0:
-            words[_BEGIN_NS] = now
-            words[_PHASE] = begins
-        for harvest in self._harvests:
-            with safety.shield("harvest"):
-                harvest()
-        if now > self._next_check_ns:
-            self._next_check_ns = now + CHECK_INTERVAL_NS
-            self._check()
-
     def engine_starts(self) -> None:
         """This process starts an engine: how an earlier one of its ended is over."""
         if self._segment is not None:
@@ -242,19 +201,8 @@ class Session:
         """How many requests need a next step; 0 is idle, and idle is not stalled."""
         self.words[_RUNNING] = running
 
-    def at_ticks(self, harvest: Callable[[], object]) -> None:
-        """Have ``harvest`` called at each step tick, on the thread that makes it."""
-        self._harvests.append(harvest)
-
-    def at_checks(self, check: Callable[[], object]) -> None:
-        """Have ``check`` called in a step tick, at least 10 s apart."""
-        self._checks.append(check)
-
-    def _check(self) -> None:
-        compiled.check()
-        for check in self._checks:
-            with safety.shield("step check"):
-                check()
+    def look_for_switch(self) -> None:
+        """Stop recording if somebody has left a file ``disable`` in the directory."""
         if self.directory is not None and not self._off and (self.directory / "disable").exists():
             safety.log_once(f"off: {self.directory / 'disable'} exists")
             self.switch_off()
@@ -361,7 +309,7 @@ class Session:
             return
         segment.close()
         self.roles.clear()
-        self._steps = self._errors = 0
+        beat.steps = self._errors = 0
         self._exceptions.clear()
         self.words = Pending(self._opened)
         self._waiting = [record for record in self._records if record.forked()]
@@ -374,10 +322,12 @@ class Session:
 
 
 session = Session()
+beat.at_checks(compiled.check)
+beat.at_checks(session.look_for_switch)
 safety.on_error(session.count_error)
 
 
 def step() -> None:
     """Tell that one iteration of a program is over: it dates the process, so that a stall can be seen."""
     session.open()
-    session.tick()
+    beat.tick()

@@ -172,7 +172,7 @@ TICKING = """
 from types import ModuleType
 import ullage
 from ullage.engines._patch import Hook
-from ullage.session import session
+from ullage.beat import beat
 engine = ModuleType("fake_engine")
 class Scheduler:
     steps = 0
@@ -182,7 +182,7 @@ engine.Scheduler = Scheduler
 def tick(_result, args, _kwargs):
     if args[0].steps > 3:
         raise RuntimeError("ours")
-    session.tick(running=3)
+    beat.tick(running=3)
 Hook("fake_engine", "Scheduler.schedule", after=tick).install(engine)
 ullage.buffer("rows", capacity=1, unit="rows")
 scheduler = Scheduler()

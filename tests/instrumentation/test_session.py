@@ -310,7 +310,7 @@ def test_a_file_named_disable_switches_everything_off_at_the_next_check(program,
 from ullage.session import session
 rows.observe(7); ullage.step()
 print("ready", flush=True); input()
-session._next_check_ns = 0   # ten seconds later
+from ullage.beat import beat; beat.due_ns = beat._check_ns = 0   # ten seconds later
 ullage.step(); rows.observe(9); ullage.buffer("new", capacity=1, unit="rows"); ullage.step()
 print("done", flush=True); input()
 """

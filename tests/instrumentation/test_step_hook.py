@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from ullage.engines import _novelty, _probe
-from ullage.engines._step_hook import StepHook
+from ullage.beat import beat
+from ullage.engines import _probe
+from ullage.engines._step_hook import FAMILIAR, StepHook
 from ullage.segment.layout import ProbeStatus
 
 
@@ -47,7 +48,7 @@ def lenient(monkeypatch):
 @pytest.fixture
 def familiar(monkeypatch):
     """A step that brings nothing new."""
-    monkeypatch.setattr(_novelty.novelty, "familiar", True)
+    monkeypatch.setattr(beat, "familiar", True)
 
 
 def watched(engine, target="Builder.build", **hook):
@@ -87,12 +88,10 @@ def test_callbacks_get_what_they_name_and_the_engine_gets_its_call(engine):
 
 
 @pytest.mark.parametrize("in_step", ["new", "familiar"])
-@pytest.mark.parametrize(
-    "others", [{}, {"before": lambda: None}, {"after": lambda _result: None, "skips_familiar": True}]
-)
+@pytest.mark.parametrize("others", [{}, {"before": lambda: None}, {"after": lambda _result: None, "unless": FAMILIAR}])
 def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine, monkeypatch, others, in_step):
     seen = []
-    monkeypatch.setattr(_novelty.novelty, "familiar", in_step == "familiar")
+    monkeypatch.setattr(beat, "familiar", in_step == "familiar")
     watched(engine, failed=lambda error, _it, budget: seen.append((error, budget)), **others)
 
     with pytest.raises(KeyError, match="the engine's own") as raised:
@@ -163,13 +162,59 @@ def test_the_cost_of_calls_that_were_not_measured_is_that_of_the_one_after_them(
 
 def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):
     seen = []
-    hook = watched(engine, after=lambda result, _it, budget: seen.append((result, budget)), denied_only=True)
+    hook = watched(
+        engine, after=lambda result, _it, budget: seen.append((result, budget)), when="ullage_result is None"
+    )
     builder = engine.Builder()
 
     builder.build(1)
     builder.build(2, throttle=True)
 
     assert (seen, hook.probe.calls) == ([(None, 2)], 1)
+
+
+def test_a_callback_can_say_which_calls_are_of_interest_and_is_asked_no_more_once_its_probe_is_off(engine):
+    seen, asked = [], []
+
+    def when(result, _it, budget, mine=asked):
+        mine.append(budget)
+        return result[0] > 1
+
+    hook = watched(engine, when=when, after=lambda result: seen.append(result[0]))
+    builder = engine.Builder()
+
+    assert [builder.build(budget)[0] for budget in (1, 2, 3)] == [1, 2, 3]
+    assert (asked, seen, hook.probe.calls) == ([1, 2, 3], [2, 3], 2)
+    hook.probe.set(ProbeStatus.DISABLED)
+    assert builder.build(4)[0] == 4
+    assert (asked, seen) == ([1, 2, 3], [2, 3])
+
+
+def test_an_expression_can_say_which_calls_are_left_alone(engine):
+    seen = []
+    hook = watched(engine, before=lambda _it, budget: seen.append(budget), unless="budget < ullage_given[0]", given=[2])
+    builder = engine.Builder()
+
+    assert [builder.build(budget)[0] for budget in (1, 2, 3)] == [1, 2, 3]
+    assert (seen, hook.probe.calls) == ([2, 3], 2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"before": lambda: None, "unless": "self.no_longer_there"},
+        {"after": lambda _result: None, "when": "self.no_longer_there"},
+        {"after": lambda _result: None, "when": boom},
+    ],
+)
+def test_what_cannot_be_asked_costs_the_engine_nothing_and_the_probe_its_life(engine, lenient, asked):
+    hook = watched(engine, **asked)
+    builder = engine.Builder()
+
+    results = [builder.build(1) for _ in range(_probe.MAX_ERRORS + 1)]
+
+    assert results == [(1, (1, 2), (), {})] * len(results)
+    assert (hook.probe.status, hook.probe.calls) == (ProbeStatus.DISABLED, 0)
 
 
 def test_a_function_that_only_fails_counts_when_it_fails(engine):
@@ -199,7 +244,7 @@ def test_only_the_outermost_call_of_an_object_is_seen(engine):
 
 def test_calls_in_a_step_that_brings_nothing_new_are_left_alone(engine, familiar):
     seen = []
-    hook = watched(engine, before=lambda: seen.append(1), after=lambda _result: seen.append(2), skips_familiar=True)
+    hook = watched(engine, before=lambda: seen.append(1), after=lambda _result: seen.append(2), unless=FAMILIAR)
 
     assert engine.Builder().build(5)[0] == 5
     assert (seen, hook.probe.calls) == ([], 0)

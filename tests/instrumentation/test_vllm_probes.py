@@ -17,6 +17,7 @@ vllm = types.ModuleType("vllm")
 vllm.__version__ = "0.32.0"
 sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
+from ullage.beat import beat
 from ullage.session import session
 register()
 
@@ -25,7 +26,7 @@ def module(name, *classes):
     for cls in classes:
         setattr(made, cls.__name__, cls)
     sys.modules[name] = made
-    session._check()  # as a step tick does for a module that came in past us
+    beat.check()  # as a step tick does for a module that came in past us
 
 def tensor(*shape):
     return Some(shape=shape, device=Some(type="cpu"))
@@ -103,7 +104,7 @@ class Scheduler:
         self.vllm_config, self.encoder_cache_manager, self.running = config, cache, [1, 2]
         self.max_num_running_reqs, self.max_num_scheduled_tokens, self.max_model_len = 16, 512, 512
         pool = Some(num_gpu_blocks=65, get_num_free_blocks=lambda: 60)
-        self.kv_cache_manager = Some(block_pool=pool)
+        self.kv_cache_manager, self.finished_req_ids = Some(block_pool=pool), set()
     def schedule(self, tokens=(3, 4), newcomers=()):
         if self.running is None:
             raise ValueError("no scheduler")
@@ -236,7 +237,7 @@ def test_a_schedule_that_calls_its_base_class_is_one_step(run):
     assert buffers(seen)["scheduled_tokens"].observations == 1
 
 
-def test_a_core_is_inside_a_step_until_its_newest_output_came_back(run):
+def test_a_core_is_inside_a_step_as_long_as_requests_run(run):
     steps = "core = Scheduler(EncoderCacheManager(0)); first = core.schedule(); second = core.schedule()\n"
 
     seen = run(SCHEDULER + steps + "core.update_from_output(first, None)")
@@ -244,13 +245,12 @@ def test_a_core_is_inside_a_step_until_its_newest_output_came_back(run):
     assert (seen.process.phase, seen.process.batch_tokens, seen.process.batch_requests) == (0, 7, 2)
 
 
-def test_a_core_between_steps_has_no_breadcrumb(run):
-    steps = "core = Scheduler(EncoderCacheManager(0)); first = core.schedule(); second = core.schedule()\n"
-    updates = (
-        "core.update_from_output(first, None)\ncore.update_from_output(scheduler_output=second, model_runner_output=0)"
-    )
+def test_a_core_in_which_nothing_runs_any_more_is_in_no_step(run):
+    steps = "core = Scheduler(EncoderCacheManager(0)); output = core.schedule(); core.running = []\n"
+    seen = run(SCHEDULER + steps + "core.update_from_output(scheduler_output=output, model_runner_output=0)")
 
-    assert run(SCHEDULER + steps + updates).process.step_begin_ns == 0
+    assert (seen.process.step_begin_ns, seen.process.running) == (0, 0)
+    assert buffers(seen)["running_requests"].used == 0
 
 
 def test_a_core_whose_scheduler_raises_leaves_that(run):
@@ -292,6 +292,9 @@ def step(*given, **more):
     runner.execute_model(output)
     runner.sample_tokens(None)
     core.update_from_output(output, None)
+def finish():
+    core.running, core.finished_req_ids = [], {"all"}
+    core.update_from_output(core.schedule((1,) * 7), None)
 def steps(count, *given):
     for _ in range(count): step(*(given or [(1,) * 7]))
 """
@@ -307,8 +310,31 @@ def test_a_step_like_the_one_before_is_left_alone_by_the_worker_but_is_a_step(ru
     seen = run(FAMILIAR + "steps(10)")
 
     assert (executions(seen), seen.process.steps) == (1, 10)
-    assert buffers(seen)["kv_blocks"].observations == 10
-    assert (seen.process.step_begin_ns, seen.process.batch_tokens) == (0, 7)
+    assert seen.process.step_begin_ns == seen.process.step_ns
+    assert seen.process.batch_tokens == 7
+
+
+def test_steps_that_were_left_alone_are_counted_in_the_buffers_of_the_core_when_something_changes(run):
+    seen = buffers(run(FAMILIAR + "steps(10)\nfinish()"))
+
+    counts = {name: (seen[name].observations, seen[name].high_water) for name in ("scheduled_tokens", "kv_blocks")}
+    assert counts == {"scheduled_tokens": (11, 7), "kv_blocks": (12, 4)}  # what is held is observed at the end as well
+
+
+@pytest.mark.parametrize(
+    ("then", "used"),
+    [
+        ("free[0] = 50; steps(1)", 14),  # more than ever
+        ("free[0] = 50; steps(1); free[0] = 55; steps(1)", 14),  # fewer, at once
+        ("free[0] = 50; steps(1); free[0] = 55; time.sleep(0.11); steps(1)", 9),  # a tenth of a second later
+        ("free[0] = 50; steps(1); free[0] = 55; finish()", 9),  # a request has finished
+    ],
+)
+def test_more_kv_blocks_than_ever_are_seen_at_once_and_other_changes_within_a_tenth_of_a_second(run, then, used):
+    pool = "free = [60]; core.kv_cache_manager.block_pool.get_num_free_blocks = lambda: free[0]\nimport time\n"
+    blocks = buffers(run(FAMILIAR + pool + "steps(5)\n" + then))["kv_blocks"]
+
+    assert (blocks.used, blocks.high_water) == (used, 14)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +367,7 @@ def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
         + "runner.max_num_tokens = 1\n"
         + "try: step((1,) * 7)\n"
         + "except RuntimeError: pass\n"
-        + "import ullage.engines._novelty as n; session.identify(familiar=int(n.novelty.familiar))"
+        + "session.identify(familiar=int(beat.familiar))"
     )
 
     assert seen.identity["familiar"] == 1
@@ -350,8 +376,8 @@ def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
 
 
 def test_when_the_probe_that_says_what_is_new_goes_off_each_step_is_looked_at(program, segments):
-    broken = "steps(5)\nimport ullage.engines.vllm.scheduler as s; s._watched.kv_blocks = None\nsteps(20)"
-    program(FAKE + FAMILIAR + broken, ULLAGE_STRICT="0").finish()
+    broken = "import ullage.engines.vllm.scheduler as s; s._watched.tokens = s._watched.scheduled_requests = None\n"
+    program(FAKE + FAMILIAR + "steps(5)\n" + broken + "steps(20)", ULLAGE_STRICT="0").finish()
     seen = reader.read(*segments.glob("*.ullage"))
 
     assert {probe.name: probe.status.name for probe in seen.probes}["Scheduler.schedule"] == "DISABLED"
@@ -384,7 +410,7 @@ def test_the_encoder_cache_holds_what_requests_still_need(run, manager, freeable
             SCHEDULER
             + f"cache = {manager}(100); core = Scheduler(cache)\n"
             + f"cache.num_free_slots = 5; cache.{freeable} = 30; output = core.schedule()\n"
-            + f"cache.{freeable} = 90; core.update_from_output(output, None)"
+            + f"cache.{freeable} = 90; core.finished_req_ids = {{'a'}}; core.update_from_output(output, None)"
         )
     )["encoder_cache"]
 

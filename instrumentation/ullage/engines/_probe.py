@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ullage import safety
 from ullage.engines._novelty import novelty
 from ullage.segment import layout
 from ullage.segment.layout import EventKind, P, ProbePayload, ProbeStatus, Q
-from ullage.session import SINK, session
+from ullage.session import session
+from ullage.words import SINK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,17 +40,38 @@ class Probe:
 
     Attributes:
         name: ``Class.function`` in the engine's words.
-        live: Whether our code runs at this hook point.
         calls: How often the engine called the function.
         words: The plain words of its record.
         due: The number of the call that is measured next; every one, once the probe is off.
         inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
     """
 
+    __slots__ = (
+        "_cost_ns",
+        "_counted",
+        "_detail",
+        "_errors",
+        "_index",
+        "_live",
+        "_segment",
+        "_stands_for",
+        "_status",
+        "_told",
+        "_waits",
+        "_window_ns",
+        "_window_runs",
+        "calls",
+        "due",
+        "inside",
+        "name",
+        "words",
+    )
+
     def __init__(self, name: str, *, waits: bool = False) -> None:
         self.name = name
         self._waits = waits
-        self.live = False
+        self._live = False
+        self._told: list[dict[str, Any]] = []
         self.inside: object = None
         self.calls = 0
         self.words = SINK
@@ -67,6 +89,21 @@ class Probe:
     def status(self) -> ProbeStatus:
         """Whether the hook point is watched; unknown until its module was imported."""
         return self._status
+
+    @property
+    def live(self) -> bool:
+        """Whether our code runs at this hook point."""
+        return self._live
+
+    @live.setter
+    def live(self, live: bool) -> None:
+        self._live = live
+        for names in self._told:
+            names["ullage_live"] = live
+
+    def tell(self, names: dict[str, Any]) -> None:
+        """Keep ``ullage_live`` up to date among the global names of a wrapper, which has no time to ask."""
+        self._told.append(names)
 
     def set(self, status: ProbeStatus, detail: str = "") -> None:
         """Say what became of the hook point, and why it is not installed."""
@@ -127,7 +164,7 @@ class Probe:
         """Our code raised: count it, and go on. Raises nothing (but see ``ULLAGE_STRICT``)."""
         self._errors += 1
         self.words[Q.ERRORS] = self._errors
-        novelty.familiar = False  # it may be ours to say what is
+        novelty.look()  # it may be ours to say what is
         if self._errors >= MAX_ERRORS:
             self._disable(f"{self._errors} errors, last {type(error).__name__}")
         safety.caught(f"probe {self.name}", error)
@@ -172,7 +209,7 @@ class Probe:
     def _disable(self, why: str) -> None:
         if self.live:
             self.set(ProbeStatus.DISABLED, why)
-            novelty.familiar = False
+            novelty.look()
             session.set_running(-1)  # nobody may count steps any more; who still does says so at the next one
             session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
             safety.log_once(f"probe {self.name} switched itself off: {why}")
@@ -180,6 +217,8 @@ class Probe:
 
 class SharedProbe(Probe):
     """The probe of several hook points: installed if all are that there are, else in the state of one that is not."""
+
+    __slots__ = ()
 
     def set(self, status: ProbeStatus, detail: str = "") -> None:
         """Say what became of one of them; the others go on, unless they were switched off."""

@@ -12,14 +12,22 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines._novelty import novelty
+from ullage.beat import beat
 from ullage.engines._patch import MARK, Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CALLBACKS = {"before": 0, "after": 1, "failed": 1}
-"""How many things of ours a callback gets before those of the call: the result, or the exception."""
+FAMILIAR = "ullage_beat.familiar"
+"""The step brings nothing that is to be looked at: for ``unless``."""
+
+_CALLBACKS = {
+    "before": (),
+    "when": ("ullage_result",),
+    "after": ("ullage_result",),
+    "failed": ("ullage_error",),
+}
+"""What a callback gets before what it names."""
 
 _DEF = """\
 def wrapper({parameters}):
@@ -49,18 +57,6 @@ _CALL_THAT_FAILS = """\
         ullage_probe.attempt(ullage_failed, {passed})
         raise
 """
-_FAMILIAR = """\
-    if ullage_novelty.familiar:
-        return {call}
-"""
-_FAMILIAR_THAT_FAILS = """\
-    if ullage_novelty.familiar:
-        try:
-            return {call}
-        except BaseException as ullage_error:
-            ullage_probe.attempt(ullage_failed, {passed})
-            raise
-"""
 _CALL_THAT_ONLY_FAILS = """\
     try:
         return {call}
@@ -70,8 +66,33 @@ _CALL_THAT_ONLY_FAILS = """\
             ullage_probe.attempt(ullage_failed, {passed})
         raise
 """
-_DENIED = """\
-    if ullage_result is not None:
+_UNLESS_FAMILIAR = f"""\
+    if {FAMILIAR}:
+"""
+_UNLESS = """\
+    try:
+        ullage_skips = {unless}
+    except Exception as ullage_error:
+        ullage_probe.failed(ullage_error)
+        ullage_skips = True
+    if ullage_skips:
+"""
+_LEFT_ALONE = """\
+        return {call}
+"""
+_LEFT_ALONE_THAT_FAILS = """\
+        try:
+            return {call}
+        except BaseException as ullage_error:
+            ullage_probe.attempt(ullage_failed, {passed})
+            raise
+"""
+_WHEN = """\
+    try:
+        if not ({when}):
+            return ullage_result
+    except Exception as ullage_error:
+        ullage_probe.failed(ullage_error)
         return ullage_result
 """
 _OUTERMOST = """\
@@ -94,23 +115,27 @@ _RETURN = """\
 class StepHook(Hook):
     """What to do at one function of an engine, in each step.
 
-    Its callbacks name what they want. The first parameter of the engine's function, ``self``, is given under any name;
-    what follows must have the engine's names: ``before(runner, scheduler_output)``. ``after`` has the result before
-    these, ``failed`` the exception. Without one of the names the probe is ``changed``.
+    Its callbacks name what they want; what has a default is their own. The first parameter of the engine's function,
+    ``self``, is given under any name; what follows must have the engine's names: ``before(runner, scheduler_output)``.
+    ``after`` has the result before these, ``failed`` the exception. Without one of the names the probe is ``changed``.
 
     How many calls a probe saw is stored with each call that is measured. With ``failed`` alone, only those count that
     failed.
 
     Attributes:
-        denied_only: Only calls that return None are of interest, and count; there is ``after`` only.
+        unless: An expression in the names of the function's parameters. Calls for which it is true are left alone, but
+            for exceptions, and do not count.
+        when: Calls after which it is not true are left alone, and do not count. An expression, in which the result is
+            ``ullage_result``, or a callback, which has the result first. There is no ``before``.
+        given: What an expression may refer to as ``ullage_given``.
         outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
             variant by another, if they share a probe; exceptions are not looked at.
-        skips_familiar: Leave calls alone, but for exceptions, in steps that bring nothing new; these do not count.
     """
 
-    denied_only: bool = False
+    unless: str = ""
+    when: str | Callable[..., bool] = ""
+    given: object = None
     outermost: bool = False
-    skips_familiar: bool = False
 
     def __post_init__(self) -> None:
         Hook.__post_init__(self)
@@ -119,18 +144,24 @@ class StepHook(Hook):
 
     def _wanted(self, callback: str) -> list[str]:
         function = getattr(self, callback)
-        return [] if function is None else list(inspect.signature(function).parameters)[_CALLBACKS[callback] :]
+        if not callable(function):
+            return []
+        parameters = inspect.signature(function).parameters.values()
+        return [each.name for each in parameters if each.default is each.empty][len(_CALLBACKS[callback]) :]
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
         names: dict[str, Any] = {
-            "ullage_novelty": novelty,
-            "ullage_probe": self.probe,
+            "ullage_beat": beat,
+            "ullage_given": self.given,
             "ullage_original": original,
+            "ullage_probe": self.probe,
+            "ullage_live": self.probe.live,
             **{f"ullage_{callback}": getattr(self, callback) for callback in _CALLBACKS},
             **{f"ullage_default_{name}": each.default for name, each in signature.parameters.items()},
         }
         exec(compile(self._written(signature), f"<ullage at {self.target}>", "exec"), names)  # noqa: S102
+        self.probe.tell(names)
         wrapper: Callable[..., Any] = functools.wraps(original)(names["wrapper"])
         setattr(wrapper, MARK, self.probe)
         return wrapper
@@ -138,23 +169,26 @@ class StepHook(Hook):
     def _written(self, signature: inspect.Signature) -> str:
         """Return the wrapper's code. Names of ours begin with ``ullage_``, since the others are the engine's."""
         first, call = next(iter(signature.parameters)), f"ullage_original({_arguments(signature)})"
-        parts = [_DEF]
-        if self.skips_familiar:
-            parts += [_FAMILIAR if self.failed is None else _FAMILIAR_THAT_FAILS]
-        if self.denied_only:
-            parts += [_CALL, _DENIED, _COUNT, self._run("after", first)]
+        parts, called, alone = [_DEF], _CALL, _LEFT_ALONE
+        if self.failed is not None:
+            called, alone = _CALL_THAT_FAILS, _LEFT_ALONE_THAT_FAILS
+        if self.unless:
+            parts += [_UNLESS_FAMILIAR if self.unless == FAMILIAR else _UNLESS, alone]
+        if self.when:
+            parts += [called, _WHEN, _COUNT, self._run("after", first)]
         elif self.before is self.after is None:
             parts += [_CALL_THAT_ONLY_FAILS]
         elif self.outermost:
             parts += [_OUTERMOST, _COUNT, self._run("before", first), _CALL_FROM_OUTSIDE, self._run("after", first)]
         else:
-            called = _CALL if self.failed is None else _CALL_THAT_FAILS
             parts += [_COUNT, self._run("before", first), called, self._run("after", first)]
         return "".join((*parts, _RETURN)).format(
             parameters=_parameters(signature),
             first=first,
             call=call,
-            instead="None" if self.denied_only else call,
+            instead="ullage_result" if self.when else call,
+            unless=self.unless,
+            when=f"ullage_live and ullage_when({self._passed('when', first)})" if callable(self.when) else self.when,
             passed=self._passed("failed", first),
         )
 
@@ -165,9 +199,8 @@ class StepHook(Hook):
 
     def _passed(self, callback: str, first: str) -> str:
         """Return the arguments of a callback as they are written."""
-        ours = {"before": [], "after": ["ullage_result"], "failed": ["ullage_error"]}[callback]
         wanted = self._wanted(callback)
-        return ", ".join((*ours, *([first] if wanted else []), *wanted[1:]))
+        return ", ".join((*_CALLBACKS[callback], *([first] if wanted else []), *wanted[1:]))
 
 
 def _parameters(signature: inspect.Signature) -> str:

@@ -6,6 +6,7 @@ import re
 import sys
 
 from ullage import safety
+from ullage.beat import beat
 from ullage.session import session
 
 SUPPORTED = ((0, 22), (0, 34))
@@ -53,7 +54,7 @@ def _register() -> None:
             for hook in ALWAYS[role]:
                 hook.expected()
 
-    session.at_checks(check)
+    beat.at_checks(check)
 
 
 def supported(version: str) -> bool:

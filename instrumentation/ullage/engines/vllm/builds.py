@@ -12,7 +12,7 @@ from ullage.breadcrumb import breadcrumb
 from ullage.engines._novelty import LOOK_EVERY, novelty
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
-from ullage.engines._step_hook import StepHook
+from ullage.engines._step_hook import FAMILIAR, StepHook
 from ullage.engines.vllm import rows, tables
 from ullage.engines.vllm._sizes import agreed, look_ahead_tokens, source
 
@@ -116,7 +116,7 @@ BUILDS = tuple(
         f"AttentionMetadataBuilder.{name}",
         before=_builds,
         outermost=True,
-        skips_familiar=True,
+        unless=FAMILIAR,
         shared=PROBE,
     )
     for name in ("build", "build_for_cudagraph_capture", "build_for_drafting")

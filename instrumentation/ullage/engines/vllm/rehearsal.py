@@ -35,7 +35,7 @@ def rehearsal(module: str, target: str, phase: Phase, probe: Probe) -> Hook:
 
     def begins(_args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearse(phase)
-        novelty.familiar = False
+        novelty.look()
 
     def over(_result: Any, _args: Args, _kwargs: Kwargs) -> None:
         breadcrumb.rehearsed()

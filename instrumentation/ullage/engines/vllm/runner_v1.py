@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ullage.beat import beat
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
-from ullage.engines._step_hook import StepHook
+from ullage.engines._step_hook import FAMILIAR, StepHook
 from ullage.engines.vllm import structured
 from ullage.engines.vllm._identity import identify
 from ullage.engines.vllm.rehearsal import observe
@@ -28,16 +29,33 @@ ROLE = "runner v1"
 _NONE, _EXECUTE, _SAMPLE = Phase.NONE, Phase.EXECUTE, Phase.SAMPLE  # in each step: an enumeration is slow to look up
 
 
+class _Rows:
+    """What each row of a block table is held against, before anybody looks at its table.
+
+    Attributes:
+        blocks: Blocks that a table has for one of the KV cache; of several tables, the most.
+        longest: How long rows were so far; of several tables, the least.
+    """
+
+    __slots__ = ("blocks", "longest")
+
+    def __init__(self) -> None:
+        self.blocks, self.longest = 1, -1
+
+
 class _Watched:
     """The buffers of this process's runner."""
 
     steps: Steps
-    rows: dict[int, Buffer]
-    """One per KV-cache group, by ``id`` of its block table."""
+    tables: dict[int, Buffer]
+    """The rows of block tables, one buffer per KV-cache group, by ``id`` of the table."""
+    longest: dict[int, int]
+    """The longest row so far."""
 
 
 _watched = _Watched()
-_watched.rows = {}
+_watched.tables = {}
+_rows = _Rows()
 
 
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
@@ -59,12 +77,14 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
     runner = args[0]
     tables = runner.input_batch.block_table.block_tables
     names = [f"block_table_row-{group}" for group in range(len(tables))] if len(tables) > 1 else ["block_table_row"]
-    _watched.rows = {
+    _watched.tables = {
         id(table): buffer(
             name, capacity=table.max_num_blocks_per_req, unit="blocks", kind="fixed", limit="max_model_len"
         )
         for name, table in zip(names, tables, strict=True)
     }
+    _watched.longest = dict.fromkeys(_watched.tables, -1)
+    _rows.blocks, _rows.longest = max(map(_blocks, tables)), -1
     walk(runner)
 
 
@@ -82,7 +102,7 @@ def _executes(_runner: Any, scheduler_output: Any) -> None:
 
 def _executed(result: Any) -> None:
     if "core" not in session.roles:
-        session.tick()
+        beat.tick()
         if result is None:  # its tokens are sampled in a call of its own
             breadcrumb.enter(_NONE)
         else:
@@ -113,16 +133,24 @@ def _padded(result: Any) -> None:
     observe(_watched.steps.padded, result[1].num_tokens)
 
 
+def _blocks(table: Any) -> int:
+    """How many blocks a table has for one of the KV cache."""
+    return int(table.blocks_per_kv_block) if getattr(table, "use_hybrid_blocks", False) else 1
+
+
 def _row_grows(table: Any, block_ids: Any, row_idx: int) -> None:
     """Before the write: a row that is too short raises in numpy, or on a device spills into the next row."""
-    row = _watched.rows.get(id(table))
+    number = id(table)
+    row = _watched.tables.get(number)
     if row is not None:
-        blocks = len(block_ids)
-        if getattr(table, "use_hybrid_blocks", False):
-            blocks *= table.blocks_per_kv_block
-        observe(row, int(table.num_blocks_per_row[row_idx]) + blocks)
+        length = int(table.num_blocks_per_row[row_idx]) + len(block_ids) * _blocks(table)
+        observe(row, length)
+        if length > _watched.longest[number] and not breadcrumb.rehearsing:
+            _watched.longest[number] = length
+            _rows.longest = min(_watched.longest.values())
 
 
+_ROW = "self.num_blocks_per_row[row_idx] + len(block_ids) * ullage_given.blocks"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 HOOKS = (
@@ -134,7 +162,7 @@ HOOKS = (
         before=_executes,
         after=_executed,
         failed=_execute_failed,
-        skips_familiar=True,
+        unless=FAMILIAR,
     ),
     StepHook(
         _RUNNER,
@@ -142,14 +170,20 @@ HOOKS = (
         before=_samples,
         after=_sampled,
         failed=_sample_failed,
-        skips_familiar=True,
+        unless=FAMILIAR,
     ),
     StepHook(
         _RUNNER,
         "GPUModelRunner._determine_batch_execution_and_padding",
         ("num_tokens",),
         after=_padded,
-        skips_familiar=True,
+        unless=FAMILIAR,
     ),
-    StepHook("vllm.v1.worker.block_table", "BlockTable.append_row", before=_row_grows),
+    StepHook(
+        "vllm.v1.worker.block_table",
+        "BlockTable.append_row",
+        before=_row_grows,
+        unless=f"{FAMILIAR} and {_ROW} <= ullage_given.longest",
+        given=_rows,
+    ),
 )

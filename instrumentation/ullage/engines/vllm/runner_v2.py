@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ullage.beat import beat
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
@@ -134,7 +135,7 @@ def _executed(result: Any, runner: Any, scheduler_output: Any) -> None:
         _watched.steps.slots.observe(len(runner.req_states.req_id_to_index))
         _watched.steps.tokens.observe(0)
     if "core" not in session.roles:
-        session.tick()
+        beat.tick()
         if result is not None:  # else its tokens are sampled in a call of its own
             breadcrumb.end()
 

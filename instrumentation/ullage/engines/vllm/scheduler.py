@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from ullage.beat import Beat, beat
 from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._novelty import novelty
@@ -12,12 +14,17 @@ from ullage.engines._step_hook import StepHook
 from ullage.engines.vllm import connectors, encoder, limits
 from ullage.engines.vllm._identity import identify, location
 from ullage.engines.vllm._sizes import look_ahead_tokens
+from ullage.segment.layout import P
 from ullage.segment.phase import Phase
 from ullage.session import session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
+
+assert (P.STEPS, P.STEP_NS, P.STEP_BEGIN_NS) == (2, 3, 14)
 
 
 class _Watched:
@@ -26,33 +33,184 @@ class _Watched:
     Attributes:
         blocks: How many KV blocks there are to be given out.
         encoder: The model has an encoder, and so a cache of what it gave.
+        moving: Each step is looked at: something may change in it that is not seen in its batch.
         decoding: Tokens of a request in a step, at most, once its prompt is done.
-        always: Each step is looked at: something may change in it that is not seen in its batch.
         phase: Where this process is when a batch was scheduled: in the model runner, if that lives here as well.
-        batch: Tokens and requests of the last step.
-        free: KV blocks that nobody held.
-        requests: Running requests.
+        scheduled_tokens, scheduled_requests, running_requests: Of the last step.
+        free: KV blocks that nobody held, when that was last observed.
+        fewest: The fewest of them so far.
+        blocks_due_ns: From when on a change of them is observed, if there are not fewer than ever.
+        settled: The last step that was counted in each buffer.
+        blocks_settled: The last step that was counted in the KV blocks.
+        observe: Of the KV blocks.
         denied: Running requests denied in this step whose preemption is still to come.
-        latest: ``id`` of the newest output: with asynchronous scheduling, the step before it ends after it has begun.
     """
+
+    __slots__ = (
+        "blocks",
+        "blocks_due_ns",
+        "blocks_settled",
+        "decoding",
+        "denied",
+        "encoder",
+        "fewest",
+        "free",
+        "kv_blocks",
+        "moving",
+        "observe",
+        "phase",
+        "running",
+        "running_requests",
+        "scheduled_requests",
+        "scheduled_tokens",
+        "settled",
+        "tokens",
+    )
 
     kv_blocks: Buffer
     running: Buffer
     tokens: Buffer
     blocks: int
     encoder: bool
-    always: bool
+    moving: bool
     decoding: int
 
-    def __init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
+    def created(self, scheduler: Any) -> None:
         """A scheduler is made."""
+        config = scheduler.vllm_config
         self.phase = Phase.EXECUTE if "worker" in session.roles else Phase.NONE
-        self.batch = (-1, -1)
-        self.free = self.requests = -1
-        self.denied = self.latest = 0
+        self.scheduled_tokens = self.scheduled_requests = self.running_requests = 0
+        self.denied = 0
+        self.settled = self.blocks_settled = beat.steps
+        self.blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # block 0 is the null block, never given
+        self.free = self.fewest = self.blocks
+        self.blocks_due_ns = 0
+        self.kv_blocks = buffer(
+            "kv_blocks",
+            capacity=self.blocks,
+            unit="blocks",
+            kind="managed",
+            location=location(config),
+            limit="num_gpu_blocks",
+        )
+        self.observe = self.kv_blocks.observe
+        self.running = buffer(
+            "running_requests",
+            capacity=scheduler.max_num_running_reqs,
+            unit="requests",
+            kind="managed",
+            limit="max_num_seqs",
+        )
+        self.tokens = buffer(
+            "scheduled_tokens",
+            capacity=scheduler.max_num_scheduled_tokens,
+            unit="tokens",
+            kind="managed",
+            limit="max_num_batched_tokens",
+        )
+        self.encoder = encoder.created(scheduler.encoder_cache_manager)
+        ranks = config.parallel_config.data_parallel_size
+        self.moving = ranks > 1 or self.encoder or getattr(scheduler, "connector", None) is not None
+        self.decoding = 1 + look_ahead_tokens(config)
+
+    def scheduled(
+        self,
+        result: Any,
+        scheduler: Any,
+        beat: Beat = beat,
+        clock: Callable[[], int] = time.time_ns,
+        length: Callable[[Any], int] = len,
+    ) -> bool:
+        """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed.
+
+        In most steps this is all that is done. So it touches little: its names are its own, it stores by literal index,
+        and it calls nothing as an attribute of a slot, which the interpreter does not make fast. A change of the KV
+        blocks in use is observed at most each 100 ms, unless there are more than ever.
+
+        Returns:
+            The step has another batch than the one before it, or it is time to look.
+        """
+        step = beat.steps = beat.steps + 1
+        words = beat.words
+        words[2] = step
+        words[3] = words[14] = now = clock()
+        if (
+            result.total_num_scheduled_tokens != self.scheduled_tokens
+            or length(result.num_scheduled_tokens) != self.scheduled_requests
+            or length(scheduler.running) != self.running_requests
+            or result.scheduled_new_reqs
+            or step >= beat.judge_at
+            or now > beat.due_ns
+        ):
+            return True
+        free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        if free != self.free and (free < self.fewest or now >= self.blocks_due_ns):
+            observe, used, settled = self.observe, self.blocks - self.free, self.blocks_settled + 1
+            while settled < step:
+                observe(used)
+                settled += 1
+            observe(self.blocks - free)
+            self.free, self.fewest = free, min(free, self.fewest)
+            self.blocks_settled, self.blocks_due_ns = step, now + 100_000_000
+        return False
+
+    def differs(self, output: Any, scheduler: Any) -> None:
+        """The step has another batch than the one before it, or it is time to look."""
+        self.settle(beat.steps - 1)
+        self.settled = self.blocks_settled = beat.steps
+        self.scheduled_tokens = tokens = output.total_num_scheduled_tokens
+        self.scheduled_requests = requests = len(output.num_scheduled_tokens)
+        self.tokens.observe(tokens)
+        self.observe_held(scheduler)
+        breadcrumb.batch(tokens, requests)
+        breadcrumb.enter(self.phase)
+        newcomers = bool(output.scheduled_new_reqs)
+        novelty.judge(tokens, requests, grows=newcomers or tokens > requests * self.decoding)
+        if self.moving:
+            self.moves(output, scheduler)
+            novelty.stay()
+        now = time.time_ns()
+        if now > beat.due_ns:
+            beat.catch_up(now)
+
+    def settle(self, step: int) -> None:
+        """Count the steps up to this one at which nobody looked: each was like the one before it."""
+        for _ in range(step - self.settled):
+            self.tokens.observe(self.scheduled_tokens)
+            self.running.observe(self.running_requests)
+        for _ in range(step - self.blocks_settled):
+            self.observe(self.blocks - self.free)
+        self.settled = self.blocks_settled = step
+
+    def observe_held(self, scheduler: Any) -> None:
+        """Observe the running requests, and the KV blocks that are in use."""
+        self.running_requests = running = len(scheduler.running)
+        self.free = free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.fewest = min(free, self.fewest)
+        self.running.observe(running)
+        self.observe(self.blocks - free)
+        session.set_running(running)
+
+    def moves(self, output: Any, scheduler: Any) -> None:
+        """What a step encodes, and what it moves between engines."""
+        if self.encoder:
+            encoder.observe(scheduler.encoder_cache_manager)
+        transfers = getattr(output, "kv_connector_metadata", None)
+        if transfers is not None:
+            connectors.scheduled(transfers, self.blocks + 1, scheduler.cache_config.block_size)
+
+    def updated(self, _result: Any, scheduler: Any) -> None:
+        """Requests have finished: what they held is free. What vLLM's own statistics show.
+
+        An iteration lasts until the next one, or until nobody needs one.
+        """
+        self.settle(beat.steps)
+        self.observe_held(scheduler)
+        if self.encoder:
+            encoder.observe(scheduler.encoder_cache_manager)
+        if not self.running_requests:
+            novelty.start()
+            breadcrumb.end()
 
 
 _watched = _Watched()
@@ -60,96 +218,10 @@ _watched = _Watched()
 
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     scheduler = args[0]
-    config = scheduler.vllm_config
-    identify(config, "core")
-    _watched.start()
+    identify(scheduler.vllm_config, "core")
     novelty.start()
-    _watched.blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # block 0 is the null block, never given
-    _watched.kv_blocks = buffer(
-        "kv_blocks",
-        capacity=_watched.blocks,
-        unit="blocks",
-        kind="managed",
-        location=location(config),
-        limit="num_gpu_blocks",
-    )
-    _watched.running = buffer(
-        "running_requests",
-        capacity=scheduler.max_num_running_reqs,
-        unit="requests",
-        kind="managed",
-        limit="max_num_seqs",
-    )
-    _watched.tokens = buffer(
-        "scheduled_tokens",
-        capacity=scheduler.max_num_scheduled_tokens,
-        unit="tokens",
-        kind="managed",
-        limit="max_num_batched_tokens",
-    )
-    _watched.encoder = encoder.created(scheduler.encoder_cache_manager)
-    ranks = config.parallel_config.data_parallel_size
-    _watched.always = ranks > 1 or _watched.encoder or getattr(scheduler, "connector", None) is not None
-    _watched.decoding = 1 + look_ahead_tokens(config)
+    _watched.created(scheduler)
     limits.claim_of_scheduler(scheduler)
-
-
-def _scheduled(result: Any, scheduler: Any) -> None:
-    """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed."""
-    watched = _watched
-    watched.denied, watched.latest = 0, id(result)
-    watched.free = free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    watched.kv_blocks.observe(watched.blocks - free)
-    running = len(scheduler.running)
-    batch = result.total_num_scheduled_tokens, len(result.num_scheduled_tokens)
-    novelty.step += 1
-    if batch != watched.batch or running != watched.requests or novelty.step >= novelty.look_at:
-        _differs(result, scheduler, batch, running)
-    else:
-        novelty.familiar = True
-    breadcrumb.phase = watched.phase
-    session.tick(running, watched.phase)
-
-
-def _differs(output: Any, scheduler: Any, batch: tuple[int, int], running: int) -> None:
-    """The step has another batch than the one before it, or it is time to look."""
-    watched = _watched
-    watched.batch, watched.requests = batch, running
-    tokens, requests = batch
-    breadcrumb.batch(tokens, requests)
-    watched.tokens.observe(tokens)
-    watched.running.observe(running)
-    newcomers = bool(getattr(output, "scheduled_new_reqs", True))
-    novelty.judge(tokens, requests, grows=newcomers or tokens > requests * watched.decoding)
-    if watched.always:
-        _moves(output, scheduler)
-        novelty.stay()
-
-
-def _moves(output: Any, scheduler: Any) -> None:
-    """What a step encodes, and what it moves between engines."""
-    if _watched.encoder:
-        encoder.observe(scheduler.encoder_cache_manager)
-    transfers = getattr(output, "kv_connector_metadata", None)
-    if transfers is not None:
-        connectors.scheduled(transfers, _watched.blocks + 1, scheduler.cache_config.block_size)
-
-
-def _updated(_result: Any, scheduler: Any, scheduler_output: Any) -> None:
-    """The end of a step: if requests have finished, what they held is free. What vLLM's own statistics show."""
-    watched = _watched
-    if id(scheduler_output) == watched.latest:
-        breadcrumb.end()
-    free, running = scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), len(scheduler.running)
-    if free != watched.free or running != watched.requests or watched.encoder:
-        watched.free, watched.requests = free, running
-        watched.kv_blocks.observe(watched.blocks - free)
-        watched.running.observe(running)
-        if watched.encoder:
-            encoder.observe(scheduler.encoder_cache_manager)
-        session.set_running(running)
-        if not running:
-            novelty.start()
 
 
 def _denied(_result: None, _manager: Any, request: Any, num_new_tokens: int) -> None:
@@ -187,9 +259,20 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler"
 
 HOOKS = (
     Hook(_SCHEDULER, "Scheduler.__init__", after=_created),
-    StepHook(_SCHEDULER, "Scheduler.schedule", after=_scheduled, failed=_schedule_failed),
-    StepHook(_SCHEDULER, "Scheduler.update_from_output", after=_updated, failed=_update_failed),
+    StepHook(
+        _SCHEDULER, "Scheduler.schedule", when=_watched.scheduled, after=_watched.differs, failed=_schedule_failed
+    ),
+    StepHook(
+        _SCHEDULER,
+        "Scheduler.update_from_output",
+        after=_watched.updated,
+        failed=_update_failed,
+        when="self.finished_req_ids or not self.running",
+        reads=("Scheduler.finished_req_ids", "Scheduler.running"),
+    ),
     Hook(_SCHEDULER, "Scheduler._preempt_request", before=_preempted),
-    StepHook("vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots", after=_denied, denied_only=True),
+    StepHook(
+        "vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots", after=_denied, when="ullage_result is None"
+    ),
     StepHook("vllm.v1.core.block_pool", "BlockPool.get_new_blocks", failed=_allocation_failed),
 )

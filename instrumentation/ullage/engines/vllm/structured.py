@@ -43,7 +43,7 @@ def _filled(result: Any, args: Args, _kwargs: Kwargs) -> None:
         )
         _claim_allocated(args[0])
     rows.observe(result.shape[0])
-    novelty.familiar = False  # a worker in this process is given it next
+    novelty.look()  # a worker in this process is given it next
 
 
 def _claim_allocated(manager: Any) -> None:
