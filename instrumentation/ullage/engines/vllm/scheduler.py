@@ -38,8 +38,6 @@ class _Watched:
         phase: Where this process is when a batch was scheduled: in the model runner, if that lives here as well.
         scheduled_tokens, scheduled_requests, running_requests: Of the last step.
         free: KV blocks that nobody held, when that was last observed.
-        fewest: The fewest of them so far.
-        blocks_due_ns: From when on a change of them is observed, if there are not fewer than ever.
         settled: The last step that was counted in each buffer.
         blocks_settled: The last step that was counted in the KV blocks.
         observe: Of the KV blocks.
@@ -48,12 +46,10 @@ class _Watched:
 
     __slots__ = (
         "blocks",
-        "blocks_due_ns",
         "blocks_settled",
         "decoding",
         "denied",
         "encoder",
-        "fewest",
         "free",
         "kv_blocks",
         "moving",
@@ -83,8 +79,7 @@ class _Watched:
         self.denied = 0
         self.settled = self.blocks_settled = beat.steps
         self.blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # block 0 is the null block, never given
-        self.free = self.fewest = self.blocks
-        self.blocks_due_ns = 0
+        self.free = self.blocks
         self.kv_blocks = buffer(
             "kv_blocks",
             capacity=self.blocks,
@@ -124,8 +119,7 @@ class _Watched:
         """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed.
 
         In most steps this is all that is done. So it touches little: its names are its own, it stores by literal index,
-        and it calls nothing as an attribute of a slot, which the interpreter does not make fast. A change of the KV
-        blocks in use is observed at most each 100 ms, unless there are more than ever.
+        and it calls nothing as an attribute of a slot, which the interpreter does not make fast.
 
         Returns:
             The step has another batch than the one before it, or it is time to look.
@@ -144,14 +138,13 @@ class _Watched:
         ):
             return True
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        if free != self.free and (free < self.fewest or now >= self.blocks_due_ns):
+        if free != self.free:
             observe, used, settled = self.observe, self.blocks - self.free, self.blocks_settled + 1
             while settled < step:
                 observe(used)
                 settled += 1
             observe(self.blocks - free)
-            self.free, self.fewest = free, min(free, self.fewest)
-            self.blocks_settled, self.blocks_due_ns = step, now + 100_000_000
+            self.free, self.blocks_settled = free, step
         return False
 
     def differs(self, output: Any, scheduler: Any) -> None:
@@ -186,7 +179,6 @@ class _Watched:
         """Observe the running requests, and the KV blocks that are in use."""
         self.running_requests = running = len(scheduler.running)
         self.free = free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.fewest = min(free, self.fewest)
         self.running.observe(running)
         self.observe(self.blocks - free)
         session.set_running(running)
