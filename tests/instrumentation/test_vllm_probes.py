@@ -328,6 +328,28 @@ def test_kv_blocks_are_observed_when_they_change_and_the_steps_before_that_are_c
     assert (blocks.used, blocks.high_water, blocks.observations) == (9, 14, 7)
 
 
+ROWS = """
+class BlockTable:
+    def __init__(self):
+        self.num_blocks_per_row = [0, 0]
+    def append_row(self, block_ids, row_idx):
+        self.num_blocks_per_row[row_idx] += len(block_ids)
+module("vllm.v1.worker.block_table", BlockTable)
+import ullage
+import ullage.engines.vllm.runner_v1 as watching
+table = BlockTable()
+watching._watched.tables = {id(table): ullage.buffer("block_table_row", capacity=64, unit="blocks")}
+watching._watched.longest = {id(table): -1}
+"""
+
+
+def test_a_row_that_is_longer_than_ever_is_seen_in_a_step_that_brings_nothing_else_and_a_shorter_one_is_not(run):
+    grown = "steps(5); table.append_row([1, 2], 0); table.append_row([3], 1); table.append_row([4], 0)"
+    rows = buffers(run(FAMILIAR + ROWS + grown))["block_table_row"]
+
+    assert (rows.used, rows.high_water, rows.observations) == (3, 3, 2)
+
+
 @pytest.mark.parametrize(
     ("news", "looked_at"),
     [
