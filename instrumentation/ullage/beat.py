@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CHECK_INTERVAL_NS = 10_000_000_000
 
 # In each step: to look a name up in an enumeration costs more than the store.
-_STEPS, _STEP_NS, _RUNNING, _BEGIN_NS, _PHASE = map(int, (P.STEPS, P.STEP_NS, P.RUNNING, P.STEP_BEGIN_NS, P.PHASE))
+_STEPS, _STEP_NS, _RUNNING = map(int, (P.STEPS, P.STEP_NS, P.RUNNING))
 
 
 class Beat:
@@ -40,22 +40,14 @@ class Beat:
         self._checks: list[Callable[[], object]] = []
         self._harvests: list[Callable[[], object]] = []
 
-    def tick(self, running: int = -1, begins: int = -1) -> None:
-        """One engine iteration is over.
-
-        Args:
-            running: Requests that need the next one; -1 if not known.
-            begins: The phase in which the next one begins at once; -1 if it does not.
-        """
+    def tick(self, running: int = -1) -> None:
+        """One engine iteration is over. ``running``: requests that need the next one; -1 if not known."""
         self.steps += 1
         words = self.words
         now = time.time_ns()
         words[_STEPS] = self.steps
         words[_STEP_NS] = now
         words[_RUNNING] = running
-        if begins >= 0:
-            words[_BEGIN_NS] = now
-            words[_PHASE] = begins
         if now > self.due_ns:
             self.catch_up(now)
 

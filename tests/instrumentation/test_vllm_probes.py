@@ -267,6 +267,13 @@ def test_a_core_whose_scheduler_raises_leaves_that(run):
     assert (process.phase, process.batch_tokens) == (1, 0)
 
 
+def test_a_core_that_goes_on_after_its_scheduler_raised_says_where_it_is(run):
+    raised = "steps(5); core.running = None\ntry: core.schedule()\nexcept ValueError: core.running = [1, 2]\nsteps(1)"
+    process = run(FAMILIAR + raised).process
+
+    assert (process.phase, process.batch_tokens, process.batch_requests) == (2, 7, 7)
+
+
 def test_in_a_process_that_is_core_and_worker_the_cores_step_holds(run):
     seen = run(
         SCHEDULER

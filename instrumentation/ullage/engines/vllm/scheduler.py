@@ -240,6 +240,7 @@ def _allocation_failed(error: BaseException, _pool: Any, num_blocks: int) -> Non
 
 def _schedule_failed(error: BaseException) -> None:
     breadcrumb.begin(Phase.SCHEDULE)
+    novelty.look()  # should the engine go on, the next step says anew where it is
     session.note_exception("Scheduler.schedule", error)
 
 
