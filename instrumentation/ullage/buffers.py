@@ -29,6 +29,9 @@ class Buffer:
         checked: ``checked(count)``: so many indices were held against the capacity, apart from observations.
         violated: ``violated(index, count=1, detail="")``: so many of them were outside, this one the farthest;
             ``detail`` goes into the event.
+        hold: ``hold(used)``: the buffer needs ``used`` units from now on; ``counted`` later, and held against the
+            capacity only then.
+        counted: ``counted(used, times)``: so many observations of ``used`` units that are over. Use stays what it is.
     """
 
     __slots__ = (
@@ -39,8 +42,10 @@ class Buffer:
         "_warn_at",
         "_zero",
         "checked",
+        "counted",
         "deferred",
         "exhausted",
+        "hold",
         "name",
         "observe",
         "resize",
@@ -55,9 +60,9 @@ class Buffer:
         self._index: int | None = None
         functions = counting(name, capacity)
         self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
-        self.checked, self.violated, self._bind, self._zero, self._capacity = functions[4:]
+        self.checked, self.violated, self.hold, self.counted, self._bind, self._zero, self._capacity = functions[4:]
         self._warn_at = 0
-        compiled.skip(*functions[:6])
+        compiled.skip(*functions[:8])
 
     @property
     def capacity(self) -> int:
@@ -101,7 +106,16 @@ class Buffer:
     def release(self, segment: Segment | None) -> None:
         """Give the record back."""
         self.detach()
-        compiled.unskip(self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated)
+        compiled.unskip(
+            self.observe,
+            self.resize,
+            self.exhausted,
+            self.deferred,
+            self.checked,
+            self.violated,
+            self.hold,
+            self.counted,
+        )
         if segment is not None and self._index is not None:
             segment.release(layout.BUFFERS, self._index)
         self._index = None

@@ -39,6 +39,8 @@ class Counting(NamedTuple):
     deferred: Callable[[], None]
     checked: Callable[[int], None]
     violated: Callable[..., None]
+    hold: Callable[[int], None]
+    counted: Callable[[int, int], None]
     bind: Callable[[Views, Views], None]
     zero: Callable[[], None]
     capacity: Callable[[], int]
@@ -103,6 +105,46 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
                 cold[3] = _clock()
         except Exception as error:
             safety.caught(f"observe {name}", error)
+
+    def hold(used: int) -> None:
+        nonlocal high_water
+        try:
+            hot[0] = used
+            if used > high_water:
+                high_water = used
+                hot[1] = used
+                cold[3] = _clock()
+        except Exception as error:
+            safety.caught(f"hold {name}", error)
+
+    def counted(used: int, times: int) -> None:
+        nonlocal n50, n75, n90, n95, n99, n100, beyond
+        try:
+            if used <= l50:
+                n50 += times
+                hot[2] = n50
+            elif used <= l75:
+                n75 += times
+                hot[3] = n75
+            elif used <= l90:
+                n90 += times
+                hot[4] = n90
+            elif used <= l95:
+                n95 += times
+                hot[5] = n95
+            elif used <= l99:
+                n99 += times
+                hot[6] = n99
+            elif used <= capacity:
+                n100 += times
+                hot[7] = n100
+            else:
+                for _ in range(times):
+                    beyond += 1
+                    cold[2] = beyond
+                    overflowed(used, beyond)
+        except Exception as error:
+            safety.caught(f"counted {name}", error)
 
     def overflowed(used: int, count: int) -> None:
         now = _clock()
@@ -196,14 +238,18 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         nonlocal high_water, n50, n75, n90, n95, n99, n100, beyond, exhaustions, deferrals, checks, violations
         high_water = n50 = n75 = n90 = n95 = n99 = n100 = beyond = exhaustions = deferrals = checks = violations = 0
 
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        lock = threading.Lock()
+        observe, hold, counted = (_locked(each, lock) for each in (observe, hold, counted))
     return Counting(
-        observe if gil else _locked(observe),
+        observe,
         resize,
         exhausted,
         deferred,
         checked,
         violated,
+        hold,
+        counted,
         bind,
         zero,
         lambda: capacity,
@@ -215,13 +261,12 @@ def _outside(index: int, capacity: int) -> int:
     return max(index - capacity + 1, -index, 0)
 
 
-def _locked(observe: Callable[[int], None]) -> Callable[[int], None]:
+def _locked(function: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
     """Without a GIL, straight-line code is not atomic."""
-    lock = threading.Lock()
 
-    def locked(used: int) -> None:
+    def locked(*numbers: int) -> None:
         with lock:
-            observe(used)
+            function(*numbers)
 
     return locked
 

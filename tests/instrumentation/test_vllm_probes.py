@@ -328,11 +328,20 @@ def test_steps_that_were_left_alone_are_counted_in_the_buffers_of_the_core_when_
     assert counts == {"scheduled_tokens": (11, 7), "kv_blocks": (12, 4)}  # what is held is observed at the end as well
 
 
-def test_kv_blocks_are_observed_when_they_change_and_the_steps_before_that_are_counted(run):
+def test_use_and_high_water_mark_of_kv_blocks_are_exact_in_each_step(run):
     pool = "free = [60]; core.kv_cache_manager.block_pool.get_num_free_blocks = lambda: free[0]\n"
     blocks = buffers(run(FAMILIAR + pool + "steps(5); free[0] = 50; steps(1); free[0] = 55; steps(1)"))["kv_blocks"]
 
-    assert (blocks.used, blocks.high_water, blocks.observations) == (9, 14, 7)
+    assert (blocks.used, blocks.high_water, blocks.observations) == (9, 14, 2)  # two steps were looked at
+
+
+def test_each_step_is_counted_with_the_kv_blocks_that_it_held(run):
+    pool = "free = [60]; core.kv_cache_manager.block_pool.get_num_free_blocks = lambda: free[0]\n"
+    changes = "steps(5); free[0] = 20; steps(2); free[0] = 10; steps(3); free[0] = 60; steps(1); finish()"
+    blocks = buffers(run(FAMILIAR + pool + changes))["kv_blocks"]
+
+    assert (blocks.used, blocks.high_water, blocks.capacity) == (4, 54, 64)
+    assert blocks.occupancy == (8, 2, 3, 0, 0, 0)  # up to 50, 75 and 90 %; the end is observed twice
 
 
 ROWS = """

@@ -37,29 +37,31 @@ class _Watched:
         decoding: Tokens of a request in a step, at most, once its prompt is done.
         phase: Where this process is when a batch was scheduled: in the model runner, if that lives here as well.
         scheduled_tokens, scheduled_requests, running_requests: Of the last step.
-        free: KV blocks that nobody held, when that was last observed.
+        free: KV blocks that nobody holds.
         settled: The last step that was counted in each buffer.
-        blocks_settled: The last step that was counted in the KV blocks.
-        observe: Of the KV blocks.
+        settled_free: KV blocks that nobody held in that step.
+        changes: Since then: the step, and how many were free from that one on.
+        hold: Of the KV blocks.
         denied: Running requests denied in this step whose preemption is still to come.
     """
 
     __slots__ = (
         "blocks",
-        "blocks_settled",
+        "changes",
         "decoding",
         "denied",
         "encoder",
         "free",
+        "hold",
         "kv_blocks",
         "moving",
-        "observe",
         "phase",
         "running",
         "running_requests",
         "scheduled_requests",
         "scheduled_tokens",
         "settled",
+        "settled_free",
         "tokens",
     )
 
@@ -70,6 +72,7 @@ class _Watched:
     encoder: bool
     moving: bool
     decoding: int
+    changes: list[tuple[int, int]]
 
     def created(self, scheduler: Any) -> None:
         """A scheduler is made."""
@@ -77,9 +80,10 @@ class _Watched:
         self.phase = Phase.EXECUTE if "worker" in session.roles else Phase.NONE
         self.scheduled_tokens = self.scheduled_requests = self.running_requests = 0
         self.denied = 0
-        self.settled = self.blocks_settled = beat.steps
+        self.settled = beat.steps
         self.blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # block 0 is the null block, never given
-        self.free = self.blocks
+        self.free = self.settled_free = self.blocks
+        self.changes = []
         self.kv_blocks = buffer(
             "kv_blocks",
             capacity=self.blocks,
@@ -88,7 +92,7 @@ class _Watched:
             location=location(config),
             limit="num_gpu_blocks",
         )
-        self.observe = self.kv_blocks.observe
+        self.hold = self.kv_blocks.hold
         self.running = buffer(
             "running_requests",
             capacity=scheduler.max_num_running_reqs,
@@ -139,18 +143,16 @@ class _Watched:
             return True
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         if free != self.free:
-            observe, used, settled = self.observe, self.blocks - self.free, self.blocks_settled + 1
-            while settled < step:
-                observe(used)
-                settled += 1
-            observe(self.blocks - free)
-            self.free, self.blocks_settled = free, step
+            hold, changes = self.hold, self.changes
+            hold(self.blocks - free)
+            changes.append((step, free))
+            self.free = free
         return False
 
     def differs(self, output: Any, scheduler: Any) -> None:
         """The step has another batch than the one before it, or it is time to look."""
         self.settle(beat.steps - 1)
-        self.settled = self.blocks_settled = beat.steps
+        self.settled = beat.steps
         self.scheduled_tokens = tokens = output.total_num_scheduled_tokens
         self.scheduled_requests = requests = len(output.num_scheduled_tokens)
         self.tokens.observe(tokens)
@@ -168,19 +170,22 @@ class _Watched:
 
     def settle(self, step: int) -> None:
         """Count the steps up to this one at which nobody looked: each was like the one before it."""
-        for _ in range(step - self.settled):
-            self.tokens.observe(self.scheduled_tokens)
-            self.running.observe(self.running_requests)
-        for _ in range(step - self.blocks_settled):
-            self.observe(self.blocks - self.free)
-        self.settled = self.blocks_settled = step
+        steps, self.settled = step - self.settled, step
+        self.tokens.counted(self.scheduled_tokens, steps)
+        self.running.counted(self.running_requests, steps)
+        since = step - steps
+        for changed, free in self.changes:
+            self.kv_blocks.counted(self.blocks - self.settled_free, changed - 1 - since)
+            since, self.settled_free = changed - 1, free
+        self.kv_blocks.counted(self.blocks - self.settled_free, step - since)
+        self.changes.clear()
 
     def observe_held(self, scheduler: Any) -> None:
         """Observe the running requests, and the KV blocks that are in use."""
         self.running_requests = running = len(scheduler.running)
-        self.free = free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.free = self.settled_free = free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.running.observe(running)
-        self.observe(self.blocks - free)
+        self.kv_blocks.observe(self.blocks - free)
         session.set_running(running)
 
     def moves(self, output: Any, scheduler: Any) -> None:
