@@ -112,43 +112,6 @@ class _Watched:
         self.moving = ranks > 1 or self.encoder or getattr(scheduler, "connector", None) is not None
         self.decoding = 1 + look_ahead_tokens(config)
 
-    def scheduled(
-        self,
-        result: Any,
-        scheduler: Any,
-        beat: Beat = beat,
-        clock: Callable[[], int] = time.time_ns,
-        length: Callable[[Any], int] = len,
-    ) -> bool:
-        """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed.
-
-        In most steps this is all that is done. So it touches little: its names are its own, it stores by literal index,
-        and it calls nothing as an attribute of a slot, which the interpreter does not make fast.
-
-        Returns:
-            The step has another batch than the one before it, or it is time to look.
-        """
-        step = beat.steps = beat.steps + 1
-        words = beat.words
-        words[2] = step
-        words[3] = words[14] = now = clock()
-        if (
-            result.total_num_scheduled_tokens != self.scheduled_tokens
-            or length(result.num_scheduled_tokens) != self.scheduled_requests
-            or length(scheduler.running) != self.running_requests
-            or result.scheduled_new_reqs
-            or step >= beat.judge_at
-            or now > beat.due_ns
-        ):
-            return True
-        free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        if free != self.free:
-            hold, changes = self.hold, self.changes
-            hold(self.blocks - free)
-            changes.append((step, free))
-            self.free = free
-        return False
-
     def differs(self, output: Any, scheduler: Any) -> None:
         """The step has another batch than the one before it, or it is time to look."""
         self.settle(beat.steps - 1)
@@ -213,6 +176,44 @@ class _Watched:
 _watched = _Watched()
 
 
+def _scheduled(
+    result: Any,
+    scheduler: Any,
+    seen: _Watched = _watched,
+    beat: Beat = beat,
+    clock: Callable[[], int] = time.time_ns,
+    length: Callable[[Any], int] = len,
+) -> bool:
+    """The peak of a step: what was scheduled is allocated, what ends with it is not yet freed.
+
+    In most steps this is all that is done. So it touches little: its names are its own, it stores by literal index, and
+    it neither is a bound method nor calls anything as an attribute of a slot: the interpreter makes neither fast.
+
+    Returns:
+        The step has another batch than the one before it, or it is time to look.
+    """
+    step = beat.steps = beat.steps + 1
+    words = beat.words
+    words[2] = step
+    words[3] = words[14] = now = clock()
+    if (
+        result.total_num_scheduled_tokens != seen.scheduled_tokens
+        or length(result.num_scheduled_tokens) != seen.scheduled_requests
+        or length(scheduler.running) != seen.running_requests
+        or result.scheduled_new_reqs
+        or step >= beat.judge_at
+        or now > beat.due_ns
+    ):
+        return True
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    if free != seen.free:
+        hold, changes = seen.hold, seen.changes
+        hold(seen.blocks - free)
+        changes.append((step, free))
+        seen.free = free
+    return False
+
+
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     scheduler = args[0]
     identify(scheduler.vllm_config, "core")
@@ -257,9 +258,7 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler"
 
 HOOKS = (
     Hook(_SCHEDULER, "Scheduler.__init__", after=_created),
-    StepHook(
-        _SCHEDULER, "Scheduler.schedule", when=_watched.scheduled, after=_watched.differs, failed=_schedule_failed
-    ),
+    StepHook(_SCHEDULER, "Scheduler.schedule", when=_scheduled, after=_watched.differs, failed=_schedule_failed),
     StepHook(
         _SCHEDULER,
         "Scheduler.update_from_output",
