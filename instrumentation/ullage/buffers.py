@@ -62,7 +62,7 @@ class Buffer:
         self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
         self.checked, self.violated, self.hold, self.counted, self._bind, self._zero, self._capacity = functions[4:]
         self._warn_at = 0
-        compiled.skip(*functions[:8])
+        compiled.skip(*functions[:6])
 
     @property
     def capacity(self) -> int:
@@ -106,16 +106,7 @@ class Buffer:
     def release(self, segment: Segment | None) -> None:
         """Give the record back."""
         self.detach()
-        compiled.unskip(
-            self.observe,
-            self.resize,
-            self.exhausted,
-            self.deferred,
-            self.checked,
-            self.violated,
-            self.hold,
-            self.counted,
-        )
+        compiled.unskip(self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated)
         if segment is not None and self._index is not None:
             segment.release(layout.BUFFERS, self._index)
         self._index = None

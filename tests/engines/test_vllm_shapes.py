@@ -330,6 +330,28 @@ def test_a_batch_with_more_than_there_is_room_for(run_classes, brought, found):
     assert [violation[:2] for violation in violations(seen)] == [found]
 
 
+@pytest.mark.parametrize(("left", "step"), [(0, 1), (16, 1), (17, 2), (100, 6)])
+def test_the_first_step_in_which_a_sequence_may_not_fit_any_more_is_looked_at(run_classes, left, step):
+    """Given guesses of two tokens for each of eight sequences, of which one may take all: 17 in a step."""
+    (looked_at,), _ = run_classes(
+        BUILDERS
+        + f"""
+from ullage.beat import beat
+from ullage.engines._novelty import novelty
+novelty.judge(2, 2, plain=True)
+builder.build(0, batch(max_seq_len=3126 * 64 - {left}))
+for step in range(1, 1000):
+    beat.steps += 1
+    novelty.judge(2, 2, plain=True)
+    if not beat.familiar:
+        break
+say(step)
+"""
+    )
+
+    assert looked_at == step
+
+
 def test_a_dummy_run_beyond_the_table_is_marked_as_such(run_classes):
     _, seen = run_classes(
         BUILDERS

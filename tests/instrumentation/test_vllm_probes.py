@@ -105,9 +105,10 @@ class Scheduler:
         self.max_num_running_reqs, self.max_num_scheduled_tokens, self.max_model_len = 16, 512, 512
         pool = Some(num_gpu_blocks=65, get_num_free_blocks=lambda: 60)
         self.kv_cache_manager, self.finished_req_ids = Some(block_pool=pool), set()
-    def schedule(self, tokens=(3, 4), newcomers=()):
+    def schedule(self, tokens=(3, 4), newcomers=(), left_out=0):
         if self.running is None:
             raise ValueError("no scheduler")
+        self.running = self.running and [1] * (len(tokens) + left_out)
         return Some(**vars(batch(*tokens)), scheduled_new_reqs=newcomers)
     def update_from_output(self, scheduler_output, model_runner_output):
         return {}
@@ -345,9 +346,12 @@ def test_each_step_is_counted_with_the_kv_blocks_that_it_held(run):
 
 
 ROWS = """
+class Row(list):
+    item = list.__getitem__
+
 class BlockTable:
     def __init__(self):
-        self.num_blocks_per_row = [0, 0]
+        self.num_blocks_per_row = Row([0, 0])
     def append_row(self, block_ids, row_idx):
         self.num_blocks_per_row[row_idx] += len(block_ids)
 module("vllm.v1.worker.block_table", BlockTable)
@@ -374,14 +378,18 @@ def test_a_row_that_is_longer_than_ever_is_seen_in_a_step_that_brings_nothing_el
         ("step((1,) * 7, newcomers=(1,))", 2),  # as many, but somebody else's
         ("step((1,) * 6)", 1),  # fewer
         ("steps(3, (5, 1))", 4),  # a prompt in chunks: a sequence grows faster than by a token
-        ("import ullage.engines._novelty as n; n.novelty.stay(); steps(3)", 4),  # near a limit
+        ("for _ in range(3): step((1,) * 7, left_out=1)", 4),  # another sequence may take part each time
+        ("core.schedule((1,) * 8); novelty.within(3); steps(2, (1,) * 8)", 1),
+        ("core.schedule((1,) * 8); novelty.within(3); steps(3, (1,) * 8)", 2),  # a limit may have been reached
         ("core.running = []; step(); core.running = [1]; step()", 3),  # after the engine had nothing to do
-        ("steps(64)", 2),  # nothing new for long
+        ("steps(512)", 2),  # nothing new for long
         ("runner._dummy_run(8); step((1,) * 7)", 1),  # a rehearsal, after which a step is as familiar as before
     ],
 )
 def test_a_step_that_brings_something_new_is_looked_at(run, news, looked_at):
-    assert executions(run(FAMILIAR + "steps(5)\n" + news)) == looked_at
+    steps = FAMILIAR + "from ullage.engines._novelty import novelty\nsteps(5)\n"
+
+    assert executions(run(steps + news)) == looked_at
 
 
 def test_the_most_that_a_step_needed_is_exact_whatever_was_left_alone(run):

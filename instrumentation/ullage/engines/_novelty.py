@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ullage.beat import beat
 
-LOOK_EVERY = 64
+LOOK_EVERY = 512
 """One step in so many is looked at, although it seems to bring nothing new."""
 
 
@@ -23,24 +23,24 @@ class Novelty:
 
     def start(self) -> None:
         """An engine starts, or starts again after it had nothing to do: nothing was looked at."""
-        self._near = False
         self._look_at = 0
         self._tokens = self._requests = -1
         self.look()
 
-    def judge(self, tokens: int, requests: int, *, grows: bool) -> None:
+    def judge(self, tokens: int, requests: int, *, plain: bool) -> None:
         """Say whether the step is familiar: it brings nothing that one that was looked at did not bring.
 
-        ``grows``: it has new requests, or more tokens than decoding takes: a sequence may be longer by far than it was.
+        ``plain``: its requests are those of the step before, and they only decode. Else a sequence may be longer by far
+        than any that was looked at, and the step after it is looked at as well.
 
         All that is sized for a batch has room for a smaller one if it has room for this one.
         """
         smaller = tokens <= self._tokens and requests <= self._requests
-        if smaller and beat.steps < self._look_at and not grows:
+        if smaller and beat.steps < self._look_at and plain:
             beat.familiar, beat.judge_at = True, self._look_at
         else:
             self._tokens, self._requests = max(tokens, self._tokens), max(requests, self._requests)
-            self._look_at = 0 if grows or self._near else beat.steps + LOOK_EVERY
+            self._look_at = beat.steps + LOOK_EVERY if plain else 0
             self.look()
 
     def look(self) -> None:
@@ -48,10 +48,9 @@ class Novelty:
         beat.familiar = False
         beat.judge_at = 0
 
-    def stay(self) -> None:
-        """A limit is near: look at every step, until the engine has nothing to do."""
-        self._near = True
-        self._look_at = beat.judge_at = 0
+    def within(self, steps: int) -> None:
+        """In a step that is looked at: in so many steps something may have come to its limit. Look again by then."""
+        self._look_at = min(self._look_at, beat.steps + steps)
 
 
 novelty = Novelty()

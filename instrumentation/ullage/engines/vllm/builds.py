@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.breadcrumb import breadcrumb
-from ullage.engines._novelty import LOOK_EVERY, novelty
+from ullage.engines._novelty import novelty
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
 from ullage.engines._step_hook import FAMILIAR, StepHook
@@ -56,14 +56,12 @@ def _check(builder: Any, table: tables.Table | None, found: list[tables.Table], 
         reach = table.tokens + unsure
     width = tables.width_contract(builder, table, found) if table is not None else None
     # One may take what all others leave of their look-ahead: then it grows by that much in each step.
-    near = reach - LOOK_EVERY * (
-        1 + look_ahead_tokens(runner.vllm_config) * runner.vllm_config.scheduler_config.max_num_seqs
-    )
+    growth = 1 + look_ahead_tokens(runner.vllm_config) * runner.vllm_config.scheduler_config.max_num_seqs
     columns: dict[int, Columns] = {}
 
     def check(batch: Any) -> None:
-        if batch.max_seq_len > near:
-            novelty.stay()
+        if reach < math.inf:
+            novelty.within(1 + int((reach - batch.max_seq_len) // growth))
         if batch.num_actual_tokens > tokens or batch.num_reqs > requests or batch.max_seq_len > reach:
             _exceeds(name, batch, tokens, requests, reach)
         if width is not None:

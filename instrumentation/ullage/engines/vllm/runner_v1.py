@@ -150,7 +150,8 @@ def _row_grows(table: Any, block_ids: Any, row_idx: int) -> None:
             _rows.longest = min(_watched.longest.values())
 
 
-_ROW = "self.num_blocks_per_row[row_idx] + len(block_ids) * ullage_given.blocks"
+# Plain numbers: to reckon with those of numpy takes as long as a call.
+_ROW = "self.num_blocks_per_row.item(row_idx) + len(block_ids) * ullage_given.blocks"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 HOOKS = (

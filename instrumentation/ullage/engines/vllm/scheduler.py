@@ -122,11 +122,10 @@ class _Watched:
         self.observe_held(scheduler)
         breadcrumb.batch(tokens, requests)
         breadcrumb.enter(self.phase)
-        newcomers = bool(output.scheduled_new_reqs)
-        novelty.judge(tokens, requests, grows=newcomers or tokens > requests * self.decoding)
+        decodes = tokens <= requests * self.decoding and not output.scheduled_new_reqs
+        novelty.judge(tokens, requests, plain=decodes and requests == self.running_requests and not self.moving)
         if self.moving:
             self.moves(output, scheduler)
-            novelty.stay()
         now = time.time_ns()
         if now > beat.due_ns:
             beat.catch_up(now)
