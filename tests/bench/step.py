@@ -70,12 +70,17 @@ class Stopwatch:
     """Measures steps, and the model's forward pass in them. Times are microseconds."""
 
     def __init__(self, engine):
+        from ullage.engines.vllm.scheduler import _watched
+
         self.engine, self.forward = engine, 0
         runner = type(engine.model_executor.driver_worker.worker.model_runner)
+        pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         forward, clock = runner._model_forward, time.perf_counter_ns
 
         def timed(*args, **kwargs):
             start = clock()
+            # What changed in a plain step is none of the next watched one's: it would be in most of them.
+            _watched.free = pool.get_num_free_blocks()
             result = forward(*args, **kwargs)
             self.forward += clock() - start
             return result
