@@ -30,8 +30,8 @@ class Novelty:
     def judge(self, tokens: int, requests: int, *, plain: bool) -> None:
         """Say whether the step is familiar: it brings nothing that one that was looked at did not bring.
 
-        ``plain``: its requests are those of the step before, and they only decode. Else a sequence may be longer by far
-        than any that was looked at, and the step after it is looked at as well.
+        ``plain``: nobody joined those who run, and all of them decode. Else a sequence may be longer by far than any
+        that was looked at, and the step after it is looked at as well.
 
         All that is sized for a batch has room for a smaller one if it has room for this one.
         """

@@ -116,14 +116,16 @@ class _Watched:
         """The step has another batch than the one before it, or it is time to look."""
         self.settle(beat.steps - 1)
         self.settled = beat.steps
+        # Preempted, with its prefix still cached, a sequence comes back with no more tokens than one that decodes.
+        joined = bool(output.scheduled_new_reqs) or len(scheduler.running) > self.running_requests
         self.scheduled_tokens = tokens = output.total_num_scheduled_tokens
         self.scheduled_requests = requests = len(output.num_scheduled_tokens)
         self.tokens.observe(tokens)
         self.observe_held(scheduler)
         breadcrumb.batch(tokens, requests)
         breadcrumb.enter(self.phase)
-        decodes = tokens <= requests * self.decoding and not output.scheduled_new_reqs
-        novelty.judge(tokens, requests, plain=decodes and requests == self.running_requests and not self.moving)
+        decodes = tokens <= requests * self.decoding and requests == self.running_requests
+        novelty.judge(tokens, requests, plain=decodes and not joined and not self.moving)
         if self.moving:
             self.moves(output, scheduler)
         now = time.time_ns()
