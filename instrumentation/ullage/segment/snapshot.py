@@ -55,7 +55,8 @@ class Buffer(NamedTuple):
 
     ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
     where the capacity is 0. ``warn_at`` is the use from which a warning is due, if that is later than the usual
-    share of the capacity: the worst case that somebody stated; 0 for none.
+    share of the capacity: the worst case that somebody stated; 0 for none. ``closed``: the buffer was freed; its record
+    stays because of what it counted, and says nothing about the present.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Buffer(NamedTuple):
     violation_ns: int
     grows: int
     shrinks: int
+    closed: bool = False
 
     @property
     def observations(self) -> int:
@@ -149,7 +151,8 @@ class Event:
 class Snapshot:
     """All that one segment said at one moment.
 
-    ``half_written`` counts records caught in the middle of a write (or left so by a death) and skipped.
+    ``half_written`` counts records caught in the middle of a write (or left so by a death) and skipped; ``refused``
+    those with values that no hook writes, likewise skipped.
     """
 
     incarnation: str
@@ -162,6 +165,7 @@ class Snapshot:
     claims: tuple[Claim, ...]
     events: tuple[Event, ...]
     half_written: int
+    refused: int = 0
 
     @property
     def name(self) -> str:
