@@ -43,9 +43,9 @@ def own_hosts_only(app: ASGIApp, address: str) -> ASGIApp:
     A web page can point its own name at a loopback address (DNS rebinding); its requests then carry that name. On
     other addresses the sidecar has names that it cannot know, and accepts any.
     """
-    if not _is_loopback(address):
-        return app
     own = address.lower()
+    if not _is_loopback(own):
+        return app
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), own)
