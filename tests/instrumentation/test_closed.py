@@ -107,13 +107,15 @@ def test_a_forked_child_counts_from_zero_also_a_contract_that_was_closed(program
         child = os.fork()
         if child == 0:
             ullage.Contract("width").compare(4, 4)
+            ullage.Contract("other").compare(1, 1)
             os._exit(0)
         os.waitpid(child, 0)
         """).finish()
 
     seen = [claim for path in segments.glob("*.ullage") for claim in reader.read(path).claims if claim.tally]
 
-    assert sorted((claim.checks, claim.violations) for claim in seen) == [(1, 0), (1, 1)]
+    counts = sorted((claim.contract, claim.checks, claim.violations) for claim in seen)
+    assert counts == [("other", 1, 0), ("width", 1, 0), ("width", 1, 1)]
 
 
 def test_a_second_contract_of_a_name_goes_on_with_the_violations_of_the_first(after):

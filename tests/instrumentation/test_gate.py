@@ -237,7 +237,7 @@ def test_regions_that_cannot_be_cost_the_file(segment, what):
 
 
 def test_the_same_header_without_a_change_is_read(segment):
-    with_regions(segment, lambda regions: None)
+    with_regions(segment, lambda _regions: None)
 
     assert reader.read(segment.path).buffers[0].name == "sound"
 
