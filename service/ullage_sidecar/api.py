@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
+from ullage.diagnosis.joined import MAX_EXPLAINED
 from ullage_sidecar.deaths import deaths
 from ullage_sidecar.encoding import accepts_gzip
 from ullage_sidecar.models import (
@@ -105,8 +106,10 @@ def router(source: Source, registry: CollectorRegistry) -> APIRouter:
         return await asyncio.to_thread(lambda: _buffers(source.look(), process, source.rows))
 
     @routes.get("/v1/contracts")
-    async def contracts() -> list[ContractModel]:
-        return await asyncio.to_thread(lambda: _contracts(source.look(), source.rows))
+    async def contracts(
+        contract: Annotated[str | None, Query(description="Only this contract.")] = None,
+    ) -> list[ContractModel]:
+        return await asyncio.to_thread(lambda: _contracts(source.look(), contract, source.rows))
 
     @routes.get("/v1/events")
     async def events(
@@ -152,11 +155,16 @@ def _buffers(state: State, process: str | None, rows: Rows) -> BuffersModel:
     )
 
 
-def _contracts(state: State, rows: Rows) -> list[ContractModel]:
+def _contracts(state: State, name: str | None, rows: Rows) -> list[ContractModel]:
+    """Return the contracts; an explanation can take a tenth of a second, so those of one page are few."""
+    found = [entry for entry in state.contracts if name in (None, entry[1].name)]
+    broken = [entry for entry in found if entry[1].disagreements or entry[1].violations]
+    each = max(1, MAX_EXPLAINED // len(broken)) if broken else 0
+    explained = {id(contract) for _, contract in broken[:MAX_EXPLAINED]}
     return rows.each(
         "contract",
-        state.contracts,
-        lambda entry: contract_model(*entry, rows),
+        found,
+        lambda entry: contract_model(*entry, each if id(entry[1]) in explained else 0, rows),
         key=lambda entry: (entry[0], entry[1].name),
     )
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from ullage.diagnosis.joined import MAX_EXPLAINED
 from ullage.postmortem import Changed, Damage, Full
 from ullage.segment.layout import OCCUPANCY_STEPS
 from ullage_sidecar.state import NS
@@ -318,12 +317,16 @@ def buffer_model(process: str, buffer: Buffer) -> BufferModel:
     )
 
 
-def contract_model(engine_id: str, contract: Contract, rows: Rows) -> ContractModel:
-    """Return a contract as a model, its disagreements and last violations explained.
+def contract_model(engine_id: str, contract: Contract, explained: int, rows: Rows) -> ContractModel:
+    """Return a contract as a model, its first disagreements and last violations explained.
 
-    ``rows`` counts those that cannot be explained, and are left out.
+    Args:
+        engine_id: The engine whose contract it is.
+        contract: The contract.
+        explained: How many disagreements, and how many violations, at most.
+        rows: Counts those that cannot be explained, and are left out.
     """
-    found = contract.disagreements[:MAX_EXPLAINED]
+    found = contract.disagreements[:explained]
     return ContractModel(
         engine_id=engine_id,
         contract=contract.name,
@@ -334,7 +337,7 @@ def contract_model(engine_id: str, contract: Contract, rows: Rows) -> ContractMo
         more_claims=len(contract.groups[MAX_CLAIMS:]),
         disagreements=_disagreement_models(engine_id, contract, found, rows),
         more_disagreements=len(contract.disagreements) - len(found),
-        violations=_disagreement_models(engine_id, contract, contract.violations[:MAX_EXPLAINED], rows),
+        violations=_disagreement_models(engine_id, contract, contract.violations[:explained], rows),
         counts=[
             CountsModel(process=process, checks=checks, violations=violations)
             for process, (checks, violations, _) in sorted(contract.counts.items())

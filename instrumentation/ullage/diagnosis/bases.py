@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CONSTANTS = (2, 4, 8, 16, 32, 64, 128)
 MIB = 2**20
 MAX_INPUTS = 12
+MAX_BASES = 32
+"""Simple expressions that are followed up: inputs that are all equal, or a size of 1, are given by a hundred."""
 
 
 class Base(NamedTuple):
@@ -55,9 +57,9 @@ def bases(quantity: str, dim: int, inputs: Inputs, size: int) -> list[Base]:
         if all(terms != known_one.terms for known_one in named)
     ]
     if named or made_up:
-        return [*named, *made_up]
+        return [*named, *made_up[:MAX_BASES]]
     more = list(derived(inputs))
-    return [base._replace(tries=len(more)) for base in more if evaluate(base.terms, inputs) == size]
+    return [base._replace(tries=len(more)) for base in more if evaluate(base.terms, inputs) == size][:MAX_BASES]
 
 
 def known(quantity: str, dim: int, inputs: Inputs) -> list[Formula]:
