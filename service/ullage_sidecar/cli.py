@@ -88,17 +88,12 @@ def _install_hook(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     try:
-        from ullage_sidecar.app import create_app  # noqa: PLC0415
-        from ullage_sidecar.server import serve  # noqa: PLC0415
+        from ullage_sidecar.app import run  # noqa: PLC0415
         from ullage_sidecar.settings import load  # noqa: PLC0415
     except ImportError as error:
         return _needs(error)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
-    read = partial(load, options.config, dir=options.dir, host=options.host, port=options.port)
-    app = create_app(read)
-    settings, _ = read()
-    logging.getLogger("ullage").info("watching %s, serving on http://%s:%d", settings.dir, settings.host, settings.port)
-    serve(app, settings.host, settings.port)
+    run(partial(load, options.config, dir=options.dir, host=options.host, port=options.port))
     return 0
 
 

@@ -73,10 +73,10 @@ def _look_at(directory: Path) -> Volume:
 
 def _state(settings: Settings) -> State:
     """Look twice where a lock is gone: a process that goes on without it is not dead."""
-    history = History()
     found = discovery.find(settings.dir)
-    state = observe(found, history, settings, time.time_ns())
+    state, history = observe(found, History(), settings, time.time_ns())
     if all(snapshot.alive for snapshot in found.snapshots):
         return state
     time.sleep(SECOND_LOOK_S)
-    return observe(discovery.find(settings.dir), history, settings, time.time_ns())
+    state, _ = observe(discovery.find(settings.dir), history, settings, time.time_ns())
+    return state

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ullage.segment.snapshot import Buffer
     from ullage_sidecar.alarms import Alarms
+    from ullage_sidecar.health import Ticks
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 
@@ -57,14 +58,14 @@ class Reload(NamedTuple):
 class Collector:
     """prometheus_client's collector protocol: ``collect()`` is called once per scrape."""
 
-    def __init__(self, look: Callable[[], tuple[State, Alarms, Settings, Reload]]) -> None:
+    def __init__(self, look: Callable[[], tuple[State, Alarms, Settings, Reload, Ticks]]) -> None:
         self._look = look
         self._left_out: dict[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. The state is read now; warnings are as of the last tick."""
         start = time.perf_counter()
-        full, alarms, settings, reload = self._look()
+        full, alarms, settings, reload, ticks = self._look()
         state, left_out = capped(full, settings.series_cap)
         for process, count in left_out.items():
             self._left_out[process] = max(count, self._left_out.get(process, 0))
@@ -78,6 +79,7 @@ class Collector:
         yield from _hook(state, self._left_out)
         yield from _segments(state)
         yield from _settings(reload)
+        yield from _ticks(ticks)
         duration = GaugeMetricFamily("ullage_scrape_duration_seconds", "How long this scrape took to collect.")
         duration.add_metric([], time.perf_counter() - start)
         yield duration
@@ -303,6 +305,15 @@ def _settings(reload: Reload) -> Iterator[Metric]:
     )
     when.add_metric([], reload.at)
     yield from (successful, when)
+
+
+def _ticks(ticks: Ticks) -> Iterator[Metric]:
+    last = GaugeMetricFamily("ullage_last_tick_timestamp_seconds", "When the sidecar last judged the warnings.")
+    if ticks.succeeded_at is not None:
+        last.add_metric([], ticks.succeeded_at)
+    failures = CounterMetricFamily("ullage_tick_failures", "Ticks of the sidecar that failed with an exception.")
+    failures.add_metric([], ticks.failures)
+    yield from (last, failures)
 
 
 def _watched(state: State) -> Iterator[tuple[Life, Buffer]]:

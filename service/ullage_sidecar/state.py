@@ -8,6 +8,7 @@ gone by now had counted.
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -108,8 +109,9 @@ class History:
     lock_lost: set[str] = field(default_factory=set)
 
 
-def observe(found: Found, history: History, settings: Settings, now_ns: int) -> State:
-    """Judge what was found, and remember it in ``history``."""
+def observe(found: Found, history: History, settings: Settings, now_ns: int) -> tuple[State, History]:
+    """Judge what was found; return the state, and the history after it. The given history is left alone."""
+    history = deepcopy(history)
     snapshots = sorted(found.snapshots, key=lambda snapshot: snapshot.process.started_ns)
     _watch_activity(snapshots, history, now_ns)
     lock_lost = _lock_lost(snapshots, history, settings, now_ns)
@@ -120,7 +122,7 @@ def observe(found: Found, history: History, settings: Settings, now_ns: int) -> 
     totals = _add_up(snapshots, {bad.file.partition(".")[0] for bad in found.unreadable}, history)
     lives = tuple(_judge(snapshot, lock_lost, history, settings, now_ns) for snapshot in snapshots)
     shown = _shown(lives, settings, now_ns)
-    return State(
+    state = State(
         at_ns=now_ns,
         shown=shown,
         lives=lives,
@@ -130,6 +132,7 @@ def observe(found: Found, history: History, settings: Settings, now_ns: int) -> 
         read_errors=history.read_errors.copy(),
         contracts=_contracts(shown),
     )
+    return state, history
 
 
 def _contracts(shown: Iterable[Life]) -> tuple[tuple[str, Contract], ...]:

@@ -66,9 +66,9 @@ def main():
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector
 
-    from ullage_sidecar.app import Watch
     from ullage_sidecar.metrics import Collector
     from ullage_sidecar.settings import load
+    from ullage_sidecar.watch import Watch
 
     segments(ours)
     watch = Watch(lambda: load(environment={}, dir=ours, series_cap=10**6))

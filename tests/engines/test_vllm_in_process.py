@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
-from ullage_sidecar.app import Watch
 from ullage_sidecar.metrics import Collector
 from ullage_sidecar.settings import load
+from ullage_sidecar.watch import Watch
 
 LOAD = {"prompts": 8, "tokens": 24}
 

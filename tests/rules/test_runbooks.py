@@ -14,6 +14,7 @@ from rules import RUNBOOKS, alerts
 from ullage.segment.layout import EventKind
 from ullage_sidecar.app import create_app
 from ullage_sidecar.settings import Settings
+from ullage_sidecar.watch import Watch
 
 
 def blocks(page, language):
@@ -50,7 +51,7 @@ def test_a_query_has_an_answer(ask, name, query):
 
 
 def test_the_pages_of_the_api_that_are_named_are_there():
-    paths = set(create_app(lambda: (Settings(), [])).openapi()["paths"])
+    paths = set(create_app(Watch(lambda: (Settings(), []))).openapi()["paths"])
     named = set(re.findall(r"/(?:v1/[\w/]+|metrics|livez|readyz)", "\n".join(PAGES.values())))
 
     assert named

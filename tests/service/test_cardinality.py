@@ -10,13 +10,14 @@ from snapshots import World, buffer, snapshot
 
 from ullage.segment.layout import Kind
 from ullage_sidecar.alarms import Alarms
+from ullage_sidecar.health import Ticks
 from ullage_sidecar.metrics import Collector, Reload
 
 
 def scrape(world, *snapshots):
     """Return the samples of one scrape."""
     registry = CollectorRegistry(auto_describe=False)
-    look = lambda: (world.look(*snapshots), Alarms(), world.settings, Reload(successful=True, at=0))  # noqa: E731
+    look = lambda: (world.look(*snapshots), Alarms(), world.settings, Reload(successful=True, at=0), Ticks(0, 0))  # noqa: E731
     registry.register(Collector(look))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return [sample for family in families for sample in family.samples]

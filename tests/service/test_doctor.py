@@ -53,7 +53,7 @@ def examine(directory, *options, before=()):
 
 def told(*snapshots, volume=VOLUME, unreadable=(), problems=()):
     """What the checks say of processes: everything that is not ok, as (verdict, what, says)."""
-    state = observe(Found(snapshots, tuple(unreadable)), History(), Settings(), START + 1)
+    state, _ = observe(Found(snapshots, tuple(unreadable)), History(), Settings(), START + 1)
     return [(one.verdict, one.what, one.says) for one in checks(volume, state, list(problems)) if one.verdict != "ok"]
 
 

@@ -89,6 +89,8 @@ FAMILIES = {
     "ullage_scrape_duration_seconds": "gauge",
     "ullage_config_last_reload_successful": "gauge",
     "ullage_config_last_reload_success_timestamp_seconds": "gauge",
+    "ullage_last_tick_timestamp_seconds": "gauge",
+    "ullage_tick_failures": "counter",
 }
 
 

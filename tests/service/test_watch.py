@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ullage_sidecar import app
+from ullage_sidecar import watch as watching
 from ullage_sidecar.doorbell import Doorbell
 from ullage_sidecar.settings import load
 
@@ -22,10 +22,10 @@ def run(watch, seconds):
 
 @pytest.mark.fault("no hook anywhere", sees="one log line that says what to check")
 def test_without_a_hook_it_says_once_what_to_check(segments, monkeypatch, caplog):
-    monkeypatch.setattr(app, "TICK_S", 0.1)
-    monkeypatch.setattr(app, "HOOK_EXPECTED_S", 0.2)
+    monkeypatch.setattr(watching, "TICK_S", 0.1)
+    monkeypatch.setattr(watching, "HOOK_EXPECTED_S", 0.2)
 
-    run(app.Watch(lambda: load(environment={}, dir=segments)), 1)
+    run(watching.Watch(lambda: load(environment={}, dir=segments)), 1)
 
     (record,) = [record for record in caplog.records if "no hook found" in record.getMessage()]
     for hint in (str(segments), "ULLAGE_DIR", "VLLM_PLUGINS", "pip show ullage"):
@@ -34,8 +34,8 @@ def test_without_a_hook_it_says_once_what_to_check(segments, monkeypatch, caplog
 
 @pytest.mark.fault("a tick that fails", sees="the next one")
 def test_a_tick_that_fails_is_logged_and_the_next_one_is_tried(segments, monkeypatch, caplog):
-    watch, calls = app.Watch(lambda: load(environment={}, dir=segments)), []
-    monkeypatch.setattr(app, "TICK_S", 0.1)
+    watch, calls = watching.Watch(lambda: load(environment={}, dir=segments)), []
+    monkeypatch.setattr(watching, "TICK_S", 0.1)
 
     def fail():
         calls.append(1)

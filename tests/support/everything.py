@@ -11,6 +11,7 @@ from ullage.segment.layout import Kind, ProbeStatus, Relation, Role
 from ullage.segment.snapshot import Claim, Probe
 from ullage_sidecar.alarms import Alarms, evaluate
 from ullage_sidecar.discovery import Unreadable
+from ullage_sidecar.health import Ticks
 from ullage_sidecar.metrics import Collector, Reload
 
 IDENTITY = {
@@ -91,7 +92,9 @@ def everything():
         state = world.look(*_segments(world.now_ns), unreadable=unreadable)
         alarms, _ = evaluate(alarms, state, world.settings)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(lambda: (state, alarms, world.settings, Reload(successful=False, at=1.0))))
+    registry.register(
+        Collector(lambda: (state, alarms, world.settings, Reload(successful=False, at=1.0), Ticks(2.0, 3)))
+    )
     return list(registry.collect())
 
 

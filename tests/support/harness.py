@@ -113,17 +113,23 @@ class Program:
         return err
 
 
-class Sidecar:
-    """A real ``ullage serve`` on a free port of the loopback interface."""
+RUN_COMMAND = "import sys; from ullage_sidecar.cli import main; sys.exit(main())"
 
-    def __init__(self, directory, *options, **environment):
+
+class Sidecar:
+    """A real ``ullage serve`` on a free port of the loopback interface.
+
+    ``code`` runs first in its process; with ``ready=False`` it is not awaited.
+    """
+
+    def __init__(self, directory, *options, code="", port=None, ready=True, **environment):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+            self.port = free.getsockname()[1] if port is None else port
         self.log_file = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "ullage_sidecar", "serve"),
+                *(sys.executable, "-c", f"{code}\n{RUN_COMMAND}", "serve"),
                 *("--dir", str(directory), "--port", str(self.port)),
                 *options,
             ],
@@ -131,7 +137,8 @@ class Sidecar:
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
         )
-        until(self._answers, 60, "the sidecar's answer")
+        if ready:
+            until(self._answers, 60, "the sidecar's answer")
 
     def _answers(self):
         assert self.process.poll() is None, self.log()

@@ -69,6 +69,8 @@ EXAMPLES = {
     "ullage_config_last_reload_success_timestamp_seconds": (
         "time() - ullage_config_last_reload_success_timestamp_seconds"
     ),
+    "ullage_last_tick_timestamp_seconds": "time() - ullage_last_tick_timestamp_seconds",
+    "ullage_tick_failures_total": "increase(ullage_tick_failures_total[15m]) > 0",
     "ullage_scrape_duration_seconds": "max by (job) (ullage_scrape_duration_seconds)",
 }
 

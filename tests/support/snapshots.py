@@ -71,7 +71,9 @@ class World:
     def look(self, *snapshots, unreadable=(), after=1.0):
         """Let ``after`` seconds pass, then look."""
         self.now_ns += int(after * SECOND)
-        return observe(Found(tuple(snapshots), tuple(unreadable)), self.history, self.settings, self.now_ns)
+        found = Found(tuple(snapshots), tuple(unreadable))
+        state, self.history = observe(found, self.history, self.settings, self.now_ns)
+        return state
 
 
 def shown(state):
