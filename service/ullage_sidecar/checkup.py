@@ -163,7 +163,7 @@ def _way_in(life: Life) -> Iterator[Finding]:
     allowed = identity.get("vllm_plugins")
     if allowed is None:
         return
-    if "ullage" in allowed.split(","):
+    if "ullage" in str(allowed).split(","):
         yield Finding("ok", "plugins", life.process, f"VLLM_PLUGINS is {allowed!r}")
     else:
         do = "name ullage in it, or unset it: vLLM does not load the hook otherwise"
