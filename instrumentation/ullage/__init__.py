@@ -50,9 +50,9 @@ _errors: dict[str, int] = {}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'ullage' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415  an import of ullage costs nothing until it is used
-
     try:
+        from importlib import import_module  # noqa: PLC0415  an import of ullage costs nothing until it is used
+
         value = getattr(import_module(_HOME[name]), name)
     except Exception as error:
         if name not in STAND_INS or os.environ.get("ULLAGE_STRICT") == "1":

@@ -116,15 +116,7 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
                 hot[1] = used
                 cold[3] = _clock()
         except Exception as error:
-            place.caught(refused(used) or error)
-
-    def refused(used: SupportsIndex) -> Exception | None:
-        """Say clearer what is wrong with ``used`` than the memory that refused it."""
-        try:
-            exact("used", used)
-        except (TypeError, ValueError) as clearer:
-            return clearer
-        return None
+            place.caught(_clearer(error, used=used))
 
     def hold(used: int) -> None:
         nonlocal high_water
@@ -241,7 +233,7 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
             cold[8] = total  # raises what does not fit 63 bits
             checks = total
         except Exception as error:
-            place.caught(error)
+            place.caught(_clearer(error, count=count))
 
     def violated(index: SupportsIndex, count: SupportsIndex = 1, detail: str = "") -> None:
         nonlocal violations
@@ -294,6 +286,16 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         resume,
         lambda: capacity,
     )
+
+
+def _clearer(error: Exception, **given: SupportsIndex) -> Exception:
+    """Return what ``exact`` says of a number that the memory of the segment refused."""
+    try:
+        for what, number in given.items():
+            exact(what, number)
+    except (TypeError, ValueError) as clearer:
+        return clearer
+    return error
 
 
 def _outside(index: int, capacity: int) -> int:

@@ -37,7 +37,7 @@ def test_importing_opens_nothing_and_loads_the_standard_library_only(program, se
         print(sorted(new - sys.stdlib_module_names), sorted(name for name in sys.modules if name.startswith("ullage")))
         """).finish()
 
-    assert out.strip() == "[] ['ullage']"
+    assert out.strip() == "[] ['ullage', 'ullage.errors', 'ullage.inert']"
     assert list(segments.iterdir()) == []
 
 

@@ -38,7 +38,24 @@ if TYPE_CHECKING:
 IDENTITY_TEXT_MAX = 200
 """Characters of a value of the identity."""
 MAX_INTEGER = 2**63 - 1
-_INTEGERS = ("_rank", "_size")
+_TEXT = frozenset(
+    [
+        "process",
+        "role",
+        "engine",
+        "engine_version",
+        "engine_name",
+        "engine_id",
+        "model_name",
+        "hook_version",
+        "python",
+        "directory",
+        "hook_path",
+        "pythonpath",
+        "vllm_plugins",
+    ]
+)
+_INTEGERS = frozenset(f"{axis}_{what}" for axis in ("tp", "pp", "dp") for what in ("rank", "size"))
 _RUNNING = int(P.RUNNING)
 _Row = TypeVar("_Row")
 
@@ -92,7 +109,7 @@ def process(words: Words) -> Process:
 
 
 def identity(payload: bytes) -> dict[str, str | int]:
-    """Return the identity: ranks and sizes are integers, all else is text; what is of another type is left out.
+    """Return the identity, by name: text, or integers such as ranks. What is of another type is left out.
 
     Raises:
         RefusedError: It is no JSON object of scalars, or has no process name of 1 to ``IDENTITY_TEXT_MAX`` characters.
@@ -106,10 +123,10 @@ def identity(payload: bytes) -> dict[str, str | int]:
         raise RefusedError("identity", f"the process name must have 1 to {IDENTITY_TEXT_MAX} characters")
     typed: dict[str, str | int] = {}
     for key, value in said.items():
-        if isinstance(value, str) and not key.endswith(_INTEGERS):
+        if isinstance(value, str) and key not in _INTEGERS:
             typed[key] = value[:IDENTITY_TEXT_MAX]
-        elif isinstance(value, int) and key.endswith(_INTEGERS):
-            typed[key] = int(value)
+        elif isinstance(value, int) and not isinstance(value, bool) and key not in _TEXT:
+            typed[key] = value
     return typed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 from ullage.segment.layout import (
@@ -71,9 +72,15 @@ def unpack_header(page: bytes) -> Header:
         raise BadHeaderError("truncated", f"the file ends after {len(page)} bytes, inside the region table")
     if count > MAX_REGIONS or _CRC.unpack_from(page, end)[0] != zlib.crc32(page[:end]):
         raise BadHeaderError("checksum", "the header's checksum does not fit its contents")
-    regions = [Region(*_REGION.unpack_from(page, _HEADER.size + i * _REGION.size)) for i in range(count)]
+    return Header(major, minor, file_bytes, incarnation.hex(), _regions(page[_HEADER.size : end], file_bytes))
+
+
+@lru_cache(maxsize=16)
+def _regions(table: bytes, file_bytes: int) -> dict[int, Region]:
+    """Read a region table; those of one version are all the same."""
+    regions = [Region(*fields) for fields in _REGION.iter_unpack(table)]
     _check_geometry(regions, file_bytes)
-    return Header(major, minor, file_bytes, incarnation.hex(), {region.id: region for region in regions})
+    return {region.id: region for region in regions}
 
 
 def _check_geometry(regions: list[Region], file_bytes: int) -> None:

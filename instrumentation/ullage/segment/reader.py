@@ -86,6 +86,20 @@ def _open(path: Path, use: Callable[[int], Snapshot]) -> Snapshot:
         os.close(fd)
 
 
+def relevance(path: Path) -> tuple[bool, int]:
+    """Return whether a process holds the file, and when it was last written (ns): the larger, the more telling."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False, 0
+    try:
+        return is_locked(fd), os.fstat(fd).st_mtime_ns
+    except OSError:
+        return False, 0
+    finally:
+        os.close(fd)
+
+
 def is_locked(fd: int) -> bool:
     """Tell whether a writer holds the segment's lock: the kernel drops it when the process is gone."""
     probe = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
