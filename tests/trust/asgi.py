@@ -1,22 +1,6 @@
-"""Calls an ASGI application without a server."""
+"""Calls an ASGI application as a server would, without the server."""
 
 from __future__ import annotations
-
-import asyncio
-import contextlib
-
-
-@contextlib.asynccontextmanager
-async def running(app):
-    """Have ``app`` started during the block, as a server would start and stop it."""
-    wanted, told = asyncio.Queue(), asyncio.Queue()
-    task = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, wanted.get, told.put))
-    for what in ("startup", "shutdown"):
-        await wanted.put({"type": f"lifespan.{what}"})
-        assert (await told.get())["type"] == f"lifespan.{what}.complete"
-        if what == "startup":
-            yield
-    await task
 
 
 async def get(app, path, **headers):

@@ -30,11 +30,11 @@ from sealing import corpus, place
 from ullage.segment import layout, reader
 from ullage_sidecar.app import create_app
 from ullage_sidecar.settings import Settings
+from ullage_sidecar.watch import Watch
 
 BATCH = 25
-PROBES = 6  # of up to 40 in a segment: they are alike, and would be most of a page
+RECORDS = 6  # of each kind in a segment: the others are like them, and would take most of the time
 STUCK_S = 60  # a round takes less than a second
-READY_S = 60
 WARM_UP = 4  # rounds after which memory must not grow any more
 FAILURES_MAX = 10
 ROWS = {
@@ -55,7 +55,7 @@ class Lines(logging.Handler):
         self.lines = []
 
     def emit(self, record):
-        self.lines.append(self.format(record))
+        self.lines.append(record.getMessage())
 
 
 def main(count, seed, directory):
@@ -98,7 +98,8 @@ def _files(directory):
         engine = f"fuzz{index // len(contents)}"
         process = f"{engine}/{name.removeprefix('vllm-')}"
         file = place(directory, contents[name], os.urandom(16), process=process, engine_name=engine, engine_id=engine)
-        file.keep(layout.PROBES, PROBES)
+        for region in (layout.PROBES, layout.BUFFERS, layout.CLAIMS):
+            file.keep(region, RECORDS)
         file.settle()
         if index % 2:
             file.lock()
@@ -107,49 +108,38 @@ def _files(directory):
 
 async def _answers(directory, healthy):
     """Return what each page says of the healthy program, what is wrong with any page, and the rows left out."""
-    app = create_app(lambda: (Settings(dir=directory), []))
+    watch = Watch(lambda: (Settings(dir=directory), []))
+    app = create_app(watch)
     found, failures, left_out = {}, [], Counter()
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        async with asgi.running(app):
-            failures += await _until_ready(app)
-            for path in ("/", "/livez", *ROWS):
-                status, body = await _get(app, path)
-                if status != 200:
-                    failures.append(f"{path}: {status} {body[-2000:].decode()}")
-                elif path in ROWS:
-                    rows = [row for row in ROWS[path](json.loads(body)) if _is_of(row, healthy)]
-                    # Since when a disagreement is known depends on when the application started.
-                    found[path] = [{k: v for k, v in row.items() if k != "since"} for row in rows]
-            for kind, parse in (("text/plain", parse_text), (OPENMETRICS, parse_openmetrics)):
-                status, body = await _get(app, "/metrics", accept=kind)
-                try:
-                    samples = [s for family in parse(body.decode()) for s in family.samples] if status == 200 else []
-                except Exception as error:
-                    failures.append(f"/metrics {kind} does not parse: {error!r}")
-                    continue
-                if status != 200:
-                    failures.append(f"/metrics {kind}: {status} {body[-2000:].decode()}")
-                found[kind] = [(s.name, s.labels, s.value) for s in samples if _is_of(s.labels, healthy)]
-                left_out = Counter(
-                    {s.labels["where"]: s.value for s in samples if s.name == "ullage_rows_dropped_total"}
-                )
-                failures += [
-                    f"{s.name}: {s.value}" for s in samples if s.name == "ullage_tick_failures_total" and s.value
-                ]
-    for line in printed.getvalue().splitlines():
-        json.loads(line)
+    with contextlib.redirect_stdout(printed), watch.ticking():
+        while not (watch.health.ready or watch.health.ticks.failures):
+            time.sleep(0.001)  # noqa: ASYNC251  nothing else waits
+        for path in ("/", "/livez", "/readyz", *ROWS):
+            status, body = await _get(app, path)
+            if status != 200:
+                failures.append(f"{path}: {status} {body[-2000:].decode()}")
+            elif path in ROWS:
+                rows = [row for row in ROWS[path](json.loads(body)) if _is_of(row, healthy)]
+                # Since when a disagreement is known depends on when the application started.
+                found[path] = [{k: v for k, v in row.items() if k != "since"} for row in rows]
+        for kind, parse in (("text/plain", parse_text), (OPENMETRICS, parse_openmetrics)):
+            status, body = await _get(app, "/metrics", accept=kind)
+            try:
+                samples = [sample for family in parse(body.decode()) for sample in family.samples]
+            except Exception as error:
+                failures.append(f"/metrics {kind}: {status}, does not parse: {error!r} {body[-2000:].decode()}")
+                continue
+            found[kind] = [(s.name, s.labels, s.value) for s in samples if _is_of(s.labels, healthy)]
+            left_out = Counter({s.labels["where"]: s.value for s in samples if s.name == "ullage_rows_dropped_total"})
+    failures += [f"stdout: {line!r}" for line in printed.getvalue().splitlines() if not _is_post_mortem(line)]
     return found, failures, left_out
 
 
-async def _until_ready(app):
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        status, body = await _get(app, "/readyz")
-        if status == 200:
-            return []
-        await asyncio.sleep(0.01)
-    return [f"/readyz: {status} {body.decode()}"]
+def _is_post_mortem(line):
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(line), dict) and line.isprintable()
+    return False
 
 
 async def _get(app, path, **headers):

@@ -10,7 +10,7 @@ import random
 from typing import NamedTuple
 
 from ullage.segment import layout
-from ullage.segment.layout import B, BufferPayload, ClaimPayload, EventPayload, P, ProbePayload
+from ullage.segment.layout import B, BufferPayload, ClaimPayload, EventPayload, P, ProbePayload, Relation, Role
 
 INTEGERS = (0, -1, 1, 2, 7, 100, 2**31, 2**32 - 1, 2**62, 2**63 - 1, -(2**63), -(2**31))
 NUMBERS = (*INTEGERS, 10**30, -(10**30), 10**300, 0.5, -0.0, 1e308)
@@ -73,6 +73,22 @@ SCALARS = (
     '{"a":1}',
     '"auto"',
 )
+
+
+INPUTS = (
+    *(
+        "max_model_len",
+        "block_size",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "fields_per_seq",
+        "index_limit",
+        "seq_len",
+    ),
+    *("num_speculative_tokens", "dcp_world_size", "max_cudagraph_capture_size", "engine_version", "kv_role", "locked"),
+)
+SIZES = (0, 1, 4, 8, 9, 64, 3125, 3126, 4096, 2**31, 2**62, 2**63 - 1)
+VALUES = (*SIZES, -1, 0.5, 1e308, True, False, None, "auto", "", "9", "0.32.0")
 
 
 class Mutation(NamedTuple):
@@ -184,6 +200,26 @@ def _inputs(file, chance):
         file.seal(layout.CLAIMS, index, payload._replace(inputs=document).pack())
 
 
+def _disagreement(file, chance):
+    """Have two claims disagree, with inputs that the diagnosis computes with: of any type, and of any size."""
+    for index in (0, 1):
+        inputs = {key: chance.choice(VALUES) for key in chance.sample(INPUTS, chance.choice((1, 2, 4, 8)))}
+        claim = ClaimPayload(
+            shape=(chance.choice(SIZES),),
+            role=Role.IS,
+            flags=0,
+            relations=bytes([chance.choice((Relation.EQUAL, Relation.AT_LEAST))]),
+            dtype=b"int32",
+            unit=b"columns",
+            dims=b"columns",
+            contract=chance.choice((b"block_table.width", b"step.tokens", b"any")),
+            source=f"source {index}".encode(),
+            inputs=json.dumps(inputs).encode()[: layout.INPUTS_BYTES],
+        )
+        file.seal(layout.CLAIMS, index, claim.pack())
+    file.store(layout.PROCESS, 0, P.CLAIMS_END, max(2, len(file.used(layout.CLAIMS))))
+
+
 def _event(file, chance):
     for index in _some(file, layout.EVENTS, chance):
         payload = EventPayload.unpack(file.payload(layout.EVENTS, index))
@@ -216,6 +252,7 @@ KINDS = {
     "event": _event,
     "seals": _seals,
     "inputs": _inputs,
+    "disagreement": _disagreement,
 }
 
 
