@@ -177,14 +177,16 @@ class Contract:
         Raises:
             ShapeViolation: It does not satisfy a claim, or has another dtype.
         """
-        if not self.check(tensor, source):
-            actual = _actual(tensor, source)
-            raise self._explained(actual, self._unsatisfied(actual)[0][0])
+        if self.check(tensor, source):
+            return
+        actual = _actual(tensor, source)
+        for claim, _ in self._unsatisfied(actual)[:1]:
+            raise self._explained(actual, claim)
 
     def refuse(self, tensor: Any, source: str, reason: str) -> ShapeViolation:
         """Count ``tensor`` as a violation for a reason of the caller's; return what to raise."""
         actual = _actual(tensor, source)
-        claim = next(reversed(self._claims.values()))
+        claim = next(reversed(self._claims.values()), actual)
         self._count(1, 0)
         self._violated(actual, claim, differing(actual.shape, claim.shape, self.relations) or (), reason)
         return ShapeViolation(f"{self.name}: {source}: {reason}", expected=claim, actual=actual, causes=(reason,))
@@ -266,14 +268,18 @@ class Contract:
         session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
 
     def _explained(self, actual: Claim, claim: Claim) -> ShapeViolation:
-        from ullage.diagnosis.explain import explain  # noqa: PLC0415  only for an error that is about to be raised
+        said = ""
+        causes: tuple[str, ...] = ()
+        with self._place:
+            from ullage.diagnosis.explain import explain  # noqa: PLC0415  only for an error that is about to be raised
 
-        finding = explain(self.name, actual, claim, relations=self.relations)
+            finding = explain(self.name, actual, claim, relations=self.relations)
+            said, causes = f" {finding.text}", finding.causes
         message = (
             f"{self.name}: {actual.source} {_say(actual)}, but {claim.source} {_say(claim)} "
-            f"({claim.role}, inputs {json.dumps(claim.inputs)}). {finding.text}"
+            f"({claim.role}, inputs {json.dumps(claim.inputs, default=str)}).{said}"
         )
-        return ShapeViolation(message, expected=claim, actual=actual, causes=finding.causes)
+        return ShapeViolation(message, expected=claim, actual=actual, causes=causes)
 
     def _payload(
         self, source: str, role: str, shape: Shape, inputs: Mapping[str, Any], dtype: str, flags: int

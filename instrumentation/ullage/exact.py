@@ -15,7 +15,7 @@ def exact(what: str, value: SupportsIndex) -> int:
     """Return ``value`` as a plain integer: whatever has ``__index__``, numpy's integers too.
 
     Raises:
-        ValueError: It is no whole number, or has more than 63 bits.
+        ValueError: It is no whole number, or has more than 63 bits and a sign.
         TypeError: It is a tensor on a device: to read it would wait for the device.
     """
     if value.__class__ is not int:
@@ -26,18 +26,18 @@ def exact(what: str, value: SupportsIndex) -> int:
             value = int(index(value))
         except TypeError:
             raise ValueError(f"{what} is a {type(value).__name__}; it must be a whole number") from None
-    if not -MAX <= value <= MAX:
+    if not -MAX - 1 <= value <= MAX:
         raise ValueError(f"{what} is {value}; it must fit 63 bits")
     return value
 
 
-def size(what: str, value: SupportsIndex) -> int:
-    """Return ``value`` as a plain integer of 0 or more.
+def size(what: str, value: SupportsIndex, least: int = 0) -> int:
+    """Return ``value`` as a plain integer of ``least`` or more.
 
     Raises:
-        ValueError, TypeError: As ``exact``; or it is negative.
+        ValueError, TypeError: As ``exact``; or it is less, or a boolean, which is a mistake where a size is meant.
     """
     number = exact(what, value)
-    if number < 0:
-        raise ValueError(f"{what} is {number}; it must be a whole number, 0 or more")
+    if number < least or value.__class__ is bool:
+        raise ValueError(f"{what} is {value}; it must be a whole number, {least} or more")
     return number

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ullage import __version__, compiled, file_system, safety, signatures, surroundings
 from ullage.beat import beat
-from ullage.exact import exact
+from ullage.exact import MAX, exact
 from ullage.segment import layout, sweep, text
 from ullage.segment.gate import IDENTITY_TEXT_MAX
 from ullage.segment.layout import EventKind, P
@@ -23,6 +23,7 @@ from ullage.segment.writer import Segment
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ullage.segment.snapshot import Snapshot
@@ -251,7 +252,7 @@ class Session:
         segment = self._segment
         if segment is None or self._off or count & (count - 1):
             return
-        a, b, c, d = (*numbers, 0, 0, 0, 0)[:4]
+        a, b, c, d = (max(-MAX, min(number, MAX)) for number in (*numbers, 0, 0, 0, 0)[:4])
         name, words = text.encode(subject, 96), text.encode(detail, 348)
         segment.emit(layout.EventPayload(time.time_ns(), count, (a, b, c, d), kind, name, words))
 
@@ -301,13 +302,13 @@ class Session:
     def _watch_the_end(self) -> None:
         if not self._hooked:
             self._hooked = True
-            os.register_at_fork(after_in_child=self._forked)
-            atexit.register(self._at_exit)
+            os.register_at_fork(after_in_child=lambda: _shielded("fork", self._forked))
+            atexit.register(_shielded, "exit", self._at_exit)
         # A child of multiprocessing ends with os._exit: its own finalizers run, atexit does not.
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, self._at_exit, exitpriority=0)
+            util.Finalize(None, _shielded, ("exit", self._at_exit), exitpriority=0)
 
     def _at_exit(self) -> None:
         """Declare the stop of a program that ends in order.
@@ -341,6 +342,11 @@ class Session:
         if isinstance(self.words, Pending):
             self.words = SINK
         return self.words
+
+
+def _shielded(place: str, function: Callable[[], None]) -> None:
+    with safety.shield(place):
+        function()
 
 
 def _encoded(identity: dict[str, Any], room: int) -> bytes:

@@ -52,7 +52,8 @@ def find(directory: Path, *, events: bool = False) -> Found:
 
     ``events`` reads them, too.
     """
-    snapshots, unreadable = [], []
+    snapshots: list[Snapshot] = []
+    unreadable: list[Unreadable] = []
     try:
         paths = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
     except FileNotFoundError:

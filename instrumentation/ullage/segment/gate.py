@@ -151,7 +151,7 @@ def scalar(value: object) -> Scalar:
         return clean(value)
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int) and -MAX_INTEGER <= value <= MAX_INTEGER:
+    if isinstance(value, int) and -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
