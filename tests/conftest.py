@@ -36,8 +36,8 @@ whose header and record checksums are valid, so that the reader has to judge the
   authenticate the writer. Mount the directory only in the containers of the pod, and read-only in the sidecar.
 * **A full volume.** The hook allocates its segment before it uses it and turns itself off if the volume is full. A
   process that fills the volume first keeps later processes from being watched.
-* **Segments beyond the limits of a sweep.** At start, the hook examines a limited number of old segments. A directory
-  with many thousands of them is cleaned over several starts.
+* **Thousands of segments.** The sidecar reads at most {files} segments: those of live processes, then the newest. At
+  start, the hook examines old segments for at most {budget} s: a crowded directory is cleaned over several starts.
 * **An engine that never starts.** A process that ends before it opens a segment leaves no trace in the directory.
 * **A kernel or node failure.** The segment lives on tmpfs: it survives its process, not the node.
 """
@@ -150,5 +150,9 @@ def pytest_sessionfinish(session):
             for kind, (times, repaired, sees) in sorted(faults.items())
         ]
         inputs = f"{sum(times for times, _, _ in faults.values()):,}"
-        page = RELIABILITY.format(kinds=len(faults), inputs=inputs, rows="\n".join(lines))
+        from ullage.segment import sweep
+        from ullage_sidecar import discovery
+
+        limits = {"files": discovery.MAX_FILES, "budget": sweep.BUDGET_S}
+        page = RELIABILITY.format(kinds=len(faults), inputs=inputs, rows="\n".join(lines), **limits)
         (ROOT / "docs/reliability.md").write_text(page)

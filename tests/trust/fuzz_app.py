@@ -66,7 +66,7 @@ def main(count, seed, directory):
     logging.getLogger("ullage").propagate = False
     expected, failures, _ = asyncio.run(_answers(directory, healthy))
     assert not failures, failures
-    left_out, wrong, warm_mib = Counter(), [], None
+    left_out, wrong, repaired, warm_mib = Counter(), [], 0, 0
     files = list(_files(directory))
     for number in range(0, count, BATCH):
         signal.signal(signal.SIGALRM, lambda *_: _stuck(seed, number))  # noqa: B023  it is for this round
@@ -80,6 +80,7 @@ def main(count, seed, directory):
         if failures and len(wrong) < FAILURES_MAX:
             wrong.append({"seed": seed, "first": number, "wrong": failures, "inputs": [m._asdict() for m in mutations]})
         left_out += rows
+        repaired += sum("seals" not in mutation.kinds for mutation in mutations)
         logged.lines.clear()
         for _, file in files:
             file.undo()
@@ -87,7 +88,8 @@ def main(count, seed, directory):
             warm_mib = _peak_mib()
     for _, file in files:
         file.close()
-    return {"failures": wrong, "left_out": left_out, "warm_mib": warm_mib, "peak_mib": _peak_mib()}
+    memory = {"warm_mib": warm_mib, "peak_mib": _peak_mib()}
+    return {"failures": wrong, "left_out": left_out, "repaired": repaired, **memory}
 
 
 def _files(directory):
