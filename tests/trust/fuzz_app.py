@@ -1,5 +1,6 @@
-"""Serves mutated segments from the real application, in a process of its own: ``fuzz_app.py INPUTS SEED DIRECTORY``.
+"""Serves mutated segments from the real application, in a process of its own.
 
+``fuzz_app.py INPUTS SEED DIRECTORY``; to repeat the inputs of a failure, ``fuzz_app.py 0 SEED DIRECTORY NUMBER...``.
 In ``DIRECTORY`` a healthy program lives. Each round puts ``BATCH`` mutated segments next to its own, starts the
 application, and asks for every page. The report, in JSON, has the failures, the rows left out, and the memory it took.
 """
@@ -13,7 +14,6 @@ import io
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -22,6 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 import asgi
+from memory import peak_mib
 from mutate import mutate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -58,38 +59,71 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def main(count, seed, directory):
-    """Run the rounds; write the report."""
-    (healthy,) = [reader.read(path) for path in directory.glob("*.ullage")]
-    logged = Lines()
-    logging.getLogger("ullage").addHandler(logged)
-    logging.getLogger("ullage").propagate = False
-    expected, failures, _ = asyncio.run(_answers(directory, healthy))
-    assert not failures, failures
-    left_out, wrong, repaired, warm_mib = Counter(), [], 0, 0
-    files = list(_files(directory))
-    for number in range(0, count, BATCH):
-        signal.signal(signal.SIGALRM, lambda *_: _stuck(seed, number))  # noqa: B023  it is for this round
+class Fuzzer:
+    """Serves rounds of mutated segments next to the healthy program in ``directory``."""
+
+    def __init__(self, directory, seed):
+        self._directory, self._seed = directory, seed
+        (self._healthy,) = [reader.read(path) for path in directory.glob(f"*{layout.SUFFIX}")]
+        self._logged = Lines()
+        logging.getLogger("ullage").addHandler(self._logged)
+        logging.getLogger("ullage").propagate = False
+        self._expected, failures, _ = asyncio.run(_answers(directory, self._healthy))
+        assert not failures, failures
+        self._files = list(_files(directory))
+
+    def run(self, rounds):
+        """Serve rounds of inputs, each a list of numbers; return the report."""
+        wrong, left_out, repaired, warm_mib = [], Counter(), 0, 0
+        signal.signal(signal.SIGALRM, lambda *_: self._stuck())
+        for done, numbers in enumerate(rounds):
+            mutations, failures, rows = self._round(numbers)
+            if failures and len(wrong) < FAILURES_MAX:
+                fewest = self._reduced(numbers)
+                inputs = [mutation._asdict() for mutation in mutations if mutation.number in fewest]
+                wrong.append({"seed": self._seed, "inputs": inputs, "wrong": failures})
+            left_out += rows
+            repaired += sum("seals" not in mutation.kinds for mutation in mutations)
+            if done == WARM_UP:
+                warm_mib = peak_mib()
+        memory = {"warm_mib": warm_mib, "peak_mib": peak_mib()}
+        return {"failures": wrong, "left_out": left_out, "repaired": repaired, **memory}
+
+    def _round(self, numbers):
+        """Mutate some of the files, and ask for every page; return mutations, failures, and the rows left out."""
         signal.alarm(STUCK_S)
-        mutations = [mutate(file, number + index, seed, name) for index, (name, file) in enumerate(files)]
-        found, failures, rows = asyncio.run(_answers(directory, healthy))
-        failures += [
-            f"{page}: {_difference(rows, expected[page])}" for page, rows in found.items() if rows != expected[page]
-        ]
-        failures += [f"log: {line!r}" for line in logged.lines if not line.isprintable()]
-        if failures and len(wrong) < FAILURES_MAX:
-            wrong.append({"seed": seed, "first": number, "wrong": failures, "inputs": [m._asdict() for m in mutations]})
-        left_out += rows
-        repaired += sum("seals" not in mutation.kinds for mutation in mutations)
-        logged.lines.clear()
-        for _, file in files:
+        self._numbers = numbers
+        chosen = [(number, *self._files[number % BATCH]) for number in numbers]
+        mutations = [mutate(file, number, self._seed, name) for number, name, file in chosen]
+        found, failures, left_out = asyncio.run(_answers(self._directory, self._healthy))
+        for page, expected in self._expected.items():
+            if found.get(page) != expected:
+                failures.append(f"{page}: {_difference(found.get(page, []), expected)}")
+        failures += [f"log: {line!r}" for line in self._logged.lines if not line.isprintable()]
+        self._logged.lines.clear()
+        for _, _, file in chosen:
             file.undo()
-        if number == WARM_UP * BATCH:
-            warm_mib = _peak_mib()
-    for _, file in files:
-        file.close()
-    memory = {"warm_mib": warm_mib, "peak_mib": _peak_mib()}
-    return {"failures": wrong, "left_out": left_out, "repaired": repaired, **memory}
+        return mutations, failures, left_out
+
+    def _reduced(self, numbers):
+        """Return the inputs of a failing round without those that it also fails without."""
+        fewest = list(numbers)
+        for number in numbers:
+            without = [one for one in fewest if one != number]
+            if self._round(without)[1]:
+                fewest = without
+        return fewest
+
+    def _stuck(self):
+        """Report a round that does not end; its threads cannot be ended."""
+        faulthandler.dump_traceback(all_threads=True)
+        failure = {
+            "seed": self._seed,
+            "inputs": list(self._numbers),
+            "wrong": [f"not done after {STUCK_S} s: see stderr"],
+        }
+        print(json.dumps({"failures": [failure]}), file=sys.__stdout__, flush=True)
+        os._exit(1)
 
 
 def _files(directory):
@@ -161,16 +195,7 @@ def _is_of(row, healthy):
     return row.get("process") == healthy.name or row.get("engine_id") == healthy.engine_id
 
 
-def _stuck(seed, number):
-    faulthandler.dump_traceback(all_threads=True)
-    failure = {"seed": seed, "first": number, "wrong": [f"not done after {STUCK_S} s: see stderr"]}
-    print(json.dumps({"failures": [failure]}), file=sys.__stdout__, flush=True)
-    os._exit(1)
-
-
-def _peak_mib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))))
+    inputs, its_seed, its_directory, *again = sys.argv[1:]
+    batches = [range(first, first + BATCH) for first in range(0, int(inputs), BATCH)]
+    print(json.dumps(Fuzzer(Path(its_directory), its_seed).run([list(map(int, again))] if again else batches)))

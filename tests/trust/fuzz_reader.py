@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import signal
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+from memory import peak_mib
 from mutate import mutate
 from promises import broken
 from sealing import corpus, place
@@ -57,9 +57,8 @@ def run(count, seed, first):
             file.undo()
         for _, file in files:
             file.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     shares = {kind: [tried[kind], reached[kind]] for kind in tried}
-    return {"failures": failures, "kinds": shares, "peak_mib": peak}
+    return {"failures": failures, "kinds": shares, "peak_mib": peak_mib()}
 
 
 def _read(path, half_written):

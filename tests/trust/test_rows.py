@@ -16,14 +16,15 @@ from pathlib import Path
 
 import pytest
 from harness import PROMISE_FACTOR, until
+from memory import peak_mib
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from sealing import corpus, crowd, place
 
 from ullage.segment.layout import BUFFERS, CLAIMS, IDENTITY, B, ClaimPayload
 
 PAGES = ("/metrics", "/v1/processes", "/v1/buffers", "/v1/contracts", "/v1/events", "/v1/warnings", "/livez", "/readyz")
-MIB = 2**20
-SIDECAR_LIMIT = 256 * MIB  # that of the deploy files
+SIDECAR_MIB = 256  # the limit in the deploy files
+HOST_MIB = 100
 CONTRACT_PAGE_BYTES = 200_000
 CONTRACT_PAGE_S = 1
 TICK_CPU_S = 0.05
@@ -79,11 +80,6 @@ def inspect(directory):
     """Return what ``ullage inspect`` prints."""
     command = [sys.executable, "-m", "ullage_sidecar", "inspect", str(directory)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def peak_bytes(pid):
-    """Return the most memory that a process has had."""
-    return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) * 1024
 
 
 def cpu_s(pid):
@@ -178,10 +174,10 @@ def test_a_file_larger_than_the_format_allows_is_not_read(forged, program, sidec
     took = time.monotonic() - begun
 
     assert took < PROMISE_FACTOR
-    assert peak_bytes(host.process.pid) < 100 * MIB
+    assert peak_mib(host.process.pid) < HOST_MIB
     watching = sidecar()
     check_pages(watching)
-    assert peak_bytes(watching.process.pid) < SIDECAR_LIMIT / 2
+    assert peak_mib(watching.process.pid) < SIDECAR_MIB / 2
     assert reasons(watching) == {"oversized": 1}
 
 
@@ -337,7 +333,7 @@ def test_thousands_of_dead_segments_do_not_stop_the_sidecar(healthy, sidecar, se
 
     until(lambda: _served(watching), 120, "every page")
     print(f"3,000 dead segments: {cpu_s(watching.process.pid):.1f} s of CPU until every page was served")
-    assert peak_bytes(watching.process.pid) < SIDECAR_LIMIT
+    assert peak_mib(watching.process.pid) < SIDECAR_MIB
     assert watching.stop() == 0
 
 
