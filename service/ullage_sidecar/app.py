@@ -37,7 +37,10 @@ def run(load: Callable[[], tuple[Settings, list[str]]]) -> None:
     # Ticks do not wait for the server: warnings are logged while its port is taken.
     with watch.ticking():
         serve(app, host, port, on_hangup=watch.reload)
-    watch.tell_deaths()  # again: the log may have been rotated since
+    try:
+        watch.tell_deaths()  # again: the log may have been rotated since
+    except Exception:
+        log.exception("the post-mortems could not be written again")
 
 
 def create_app(watch: Watch) -> FastAPI:

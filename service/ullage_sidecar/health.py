@@ -61,7 +61,7 @@ class Health:
 
     @property
     def live(self) -> bool:
-        """Whether a tick has succeeded within the last minute; before the first one, whether the start was then."""
+        """Whether a tick succeeded, or the sidecar started, within the last minute."""
         return time.monotonic() - self._since < LIVE_WITHIN_S
 
     @property

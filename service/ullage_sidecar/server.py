@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -30,6 +31,7 @@ LOGGED_EVERY_S = 60.0
 REQUESTS_END_WITHIN_S = 1
 PROCESS_ENDS_WITHIN_S = 4.0
 READERS = 4
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # as ::1 of localhost is without IPv6
 BACKLOG = 64  # all of it is accepted at once, before one connection too many closes another
 
 
@@ -129,20 +131,29 @@ class _Readers(ThreadPoolExecutor):
 
 
 async def _listeners(host: str, port: int) -> list[socket.socket]:
-    """Return a listening socket for each address of ``host``.
+    """Return a listening socket for each address of ``host`` that this machine has.
 
     Raises:
-        OSError: One of them cannot be bound, or ``host`` has none.
+        OSError: An address is taken, or the machine has none of them.
         ValueError: ``host`` cannot be the name of a host.
     """
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
+    listeners: list[socket.socket] = []
+    absent: OSError | None = None
     with ExitStack() as opened:
-        listeners = [
-            opened.enter_context(socket.create_server(address, family=family, backlog=BACKLOG))
-            for family, _, _, _, address in dict.fromkeys(found)
-        ]
+        for family, _, _, _, address in dict.fromkeys(found):
+            try:
+                one = socket.create_server(address, family=family, backlog=BACKLOG)
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
+                absent = error
+            else:
+                listeners.append(opened.enter_context(one))
+        if absent is not None and not listeners:
+            raise absent
         opened.pop_all()
     return listeners
 

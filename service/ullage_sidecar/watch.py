@@ -124,7 +124,7 @@ class Watch:
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
-        """Tick in a thread meanwhile. The end does not wait for a tick that hangs."""
+        """Tick in a thread while the block runs. Its end does not wait for a tick that hangs."""
         bell = Doorbell()
         thread = threading.Thread(target=self.run, args=(bell,), name="ullage-watch", daemon=True)
         thread.start()
@@ -139,21 +139,21 @@ class Watch:
                 bell.close()
 
     def run(self, bell: Doorbell) -> None:
-        """Tick until the bell is told to stop: once a second, and when a process has died or come. For a thread."""
+        """Tick until the bell stops: once a second, and when a process starts or dies. For a thread."""
         started = time.monotonic()
         told = False
         going = True
         while going:
-            bell.listen(self._settings.dir)
-            self._tick_safely()
+            self._tick_safely(bell)
             if not told and not self._hook_found and time.monotonic() - started > HOOK_EXPECTED_S:
                 told = True
                 log.warning("no hook found in %s: nothing is watched; %s", self._settings.dir, discovery.NO_HOOK)
             going = bell.wait(TICK_S)
 
-    def _tick_safely(self) -> None:
+    def _tick_safely(self, bell: Doorbell) -> None:
         self._health.begin()
         try:
+            bell.listen(self._settings.dir)
             self.tick()
         except Exception as error:
             self._health.fail(error)

@@ -67,11 +67,7 @@ def test_a_worker_killed_in_mid_generation_is_killed_and_its_siblings_are_conseq
     assert metrics[_state("vllm0/worker-tp0", "killed")] == 1
     assert metrics["ullage_buffer_used_slots", _labels("vllm0/worker-tp0", buffer="request_slots")] == 8
     until(lambda: "running" not in sidecar.states().values(), 60, "the end of its siblings")
-    exits = {
-        (dict(labels)["process"], dict(labels)["cause"]): dict(labels)["outcome"]
-        for (name, labels), value in sidecar.metrics().items()
-        if name == "ullage_process_exits_total" and value
-    }
+    exits = until(lambda: found if len(found := _exits(sidecar)) == 3 else None, what="three exits")
     assert exits == {
         ("vllm0/worker-tp0", "primary"): "killed",
         ("vllm0/core", "consequential"): "crashed",
@@ -80,6 +76,15 @@ def test_a_worker_killed_in_mid_generation_is_killed_and_its_siblings_are_conseq
     assert exits["vllm0/api", "consequential"] in ("crashed", "killed")
     died = until(lambda: [key for key in sidecar.warnings() if key[1] == "process_died"])
     assert died == [("vllm0/worker-tp0", "process_died")]
+
+
+def _exits(sidecar):
+    """Return what was counted: {(process, cause): outcome}."""
+    return {
+        (dict(labels)["process"], dict(labels)["cause"]): dict(labels)["outcome"]
+        for (name, labels), value in sidecar.metrics().items()
+        if name == "ullage_process_exits_total" and value
+    }
 
 
 def _labels(process, **labels):

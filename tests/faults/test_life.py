@@ -66,7 +66,7 @@ def test_a_restart_between_two_scrapes_hides_nothing(process, sidecar):
     assert metrics["ullage_bounds_violations_total", rows] == 2
     assert metrics["ullage_buffer_exhaustions_total", rows] == 1
     assert metrics["ullage_buffer_used_slots", rows] == 15
-    assert exits(watching) == {("vllm0/core", "killed", "primary"): 1}
+    until(lambda: exits(watching) == {("vllm0/core", "killed", "primary"): 1})
     assert watching.states() == {"vllm0/core": "running"}
 
 
@@ -94,7 +94,7 @@ def test_the_processes_of_an_engine_die_in_turn(process, sidecar):
 
     for position in order:
         family[position].kill()
-        until(lambda position=position: watching.states()[names[position]] == "killed")
+        until(lambda position=position: names[position] in {process for process, _, _ in exits(watching)})
 
     assert exits(watching) == {
         (names[position], "killed", "primary" if position == order[0] else "consequential"): 1 for position in order

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 import urllib.error
+from pathlib import Path
 
 import pytest
 from harness import PROMISE_FACTOR, Sidecar, until
@@ -94,6 +95,23 @@ def problem(watching, path):
     assert body["status"] == answer.code
     assert body["title"]
     return answer.code, body["detail"]
+
+
+def post_mortems(watching):
+    """How many lines of post-mortem it has written."""
+    return sum(line.startswith("{") for line in watching.log().splitlines())
+
+
+def busy(watching):
+    """Whether it uses a processor for a fifth of half a second: it loops."""
+    threads = Path(f"/proc/{watching.process.pid}/task")
+
+    def used():
+        return sum(int((one / "schedstat").read_text().split()[0]) for one in threads.iterdir())
+
+    before = used()
+    time.sleep(0.5)
+    return used() - before > 0.1e9
 
 
 def ends(watching):
@@ -209,24 +227,24 @@ def test_the_probes_change_their_answer_after_ten_and_sixty_seconds(monkeypatch)
     }
 
 
-@pytest.mark.fault("SIGTERM while a tick or a request hangs", sees="its end within 5 s")
+@pytest.mark.fault("SIGTERM while a tick or a request hangs", sees="its end within 5 s, post-mortems written")
 @pytest.mark.parametrize("thread", ["tick", "request"])
-def test_sigterm_ends_it_though_a_thread_hangs(serve, faults, thread):
+def test_sigterm_ends_it_though_a_thread_hangs(serve, faults, program, thread):
+    engine = program(OVERFLOW)
+    assert engine.line() == "ready"
     watching = serve()
+    engine.kill()
+    until(lambda: post_mortems(watching) == 1, what="the post-mortem")
     faults.set(thread, "hang")
-    if thread == "tick":
-        until(lambda: problem(watching, "/readyz"), 60, "a hanging tick")
-    else:
-        client = socket.create_connection(("127.0.0.1", watching.port))
+    with socket.create_connection(("127.0.0.1", watching.port)) as client:
         client.sendall(b"GET /v1/processes HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(1)
+        until(lambda: busy(watching), what="the endless loop")
 
-    status, seconds = ends(watching)
+        status, seconds = ends(watching)
 
     print(f"ended after {seconds:.1f} s")
     assert status == 0
-    if thread == "request":
-        client.close()
+    assert post_mortems(watching) == 2, "told again at the end"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost: localh"], ids=["nothing", "half a head"])

@@ -179,7 +179,8 @@ def test_the_last_values_of_a_killed_process_are_served(told, sidecar):
     assert value("ullage_buffer_used_slots", buffer="rows") == 77
     assert value("ullage_process_state", ullage_process_state="killed") == 1
     assert value("ullage_process_state", ullage_process_state="running") == 0
-    assert value("ullage_process_exits_total", outcome="killed", cause="primary") == 1
+    exits = {"process": "app0/main", "outcome": "killed", "cause": "primary"}
+    until(lambda: watching.value("ullage_process_exits_total", **exits) == 1, what="the exit counted by a tick")
     until(lambda: watching.warnings().get(("app0/main", "process_died")) == "warning")
 
 

@@ -46,3 +46,47 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_is_tried(segments, monkeyp
 
     assert len(calls) > 2
     assert "a tick failed" in caplog.text
+
+
+@pytest.mark.fault("a bug in every tick", sees="one traceback a minute; ullage_tick_failures_total")
+def test_ticks_that_fail_for_one_reason_are_counted_and_logged_once(segments, monkeypatch, caplog):
+    monkeypatch.setattr(watching, "TICK_S", 0.1)
+    watch = watching.Watch(lambda: load(environment={}, dir=segments))
+    monkeypatch.setattr(watching.discovery, "find", None)
+
+    run(watch, 1)
+
+    assert watch.health.ticks.failures > 2
+    assert caplog.text.count("Traceback") == 1
+
+
+def read_errors(watch):
+    state, *_ = watch.scrape()
+    return state.read_errors["half_written"]
+
+
+def test_reads_for_requests_change_no_counter(segments, program):
+    engine = program(
+        "import ullage; ullage.buffer('rows', capacity=9, unit='rows').observe(3); print('ready'); input()"
+    )
+    assert engine.line() == "ready"
+    (path,) = segments.glob("*.ullage")
+    with path.open("r+b") as segment:  # as a reader finds a record whose writer is in the middle of it
+        segment.seek(segment.read().index(b"rows\0"))
+        segment.write(b"torn")
+    watch = watching.Watch(lambda: load(environment={}, dir=segments))
+
+    watch.tick()
+    once = read_errors(watch)
+    for _ in range(5):
+        watch.look()
+        watch.look(events=True)
+
+    assert once == read_errors(watch) == 1
+    assert watch.look().exits == {}
+    engine.kill()
+    assert [life.condition for life in watch.look().lives] == ["killed"]
+    assert watch.look().exits == {}, "a tick has yet to see it"
+    watch.tick()
+    watch.tick()
+    assert watch.look().exits == {("app0/main", "killed", "primary"): 1}

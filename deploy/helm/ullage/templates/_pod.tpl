@@ -61,7 +61,7 @@ ullage.dev/enabled: 'true'
       port: ullage
     periodSeconds: 30
     timeoutSeconds: 10
-    failureThreshold: 10
+    failureThreshold: 4
   resources:
     requests:
       cpu: 200m
@@ -145,7 +145,7 @@ ullage.dev/enabled: 'true'
       port: ullage
     periodSeconds: 30
     timeoutSeconds: 10
-    failureThreshold: 10
+    failureThreshold: 4
   resources:
     requests:
       cpu: 200m
