@@ -61,7 +61,7 @@ def _buffers(buffers):
         ratio = buffer.high_water_ratio
         if not (ratio is None or (type(ratio) is float and 0 <= ratio < math.inf)):
             yield f"high_water_ratio: {ratio!r}"
-    yield from _unique("buffer", [buffer.name for buffer in buffers])
+    yield from _unique("buffer", [buffer.name for buffer in buffers if not buffer.inventory])
 
 
 def _claims(claims):
@@ -80,7 +80,6 @@ def _claims(claims):
         for key, value in claim.inputs.items():
             yield from _named("key of the inputs", key)
             yield from _text("inputs", value) if type(value) is str else _scalar("inputs", value)
-    yield from _unique("claim", [(claim.contract, claim.source, claim.tally, claim.witness) for claim in claims])
 
 
 def _events(events):

@@ -74,8 +74,10 @@ def test_the_reader_refuses_a_mutated_segment_or_keeps_its_promises(report):
     )
 
 
-def test_reading_mutated_segments_takes_little_memory(report):
-    print(f"{READ} mutated segments read with a peak of {report['peak_mib']:.0f} MiB")
+def test_reading_mutated_segments_takes_little_memory(report, capsys):
+    shares = ", ".join(f"{kind} {reached / inputs:.0%}" for kind, (inputs, reached) in report["kinds"].items())
+    with capsys.disabled():
+        print(f"\n{READ} mutated segments read with a peak of {report['peak_mib']:.0f} MiB; valid checksums: {shares}")
     assert report["peak_mib"] < MEMORY_MIB
 
 
@@ -85,14 +87,12 @@ def test_reading_mutated_segments_takes_little_memory(report):
 def test_mutations_get_past_the_checksums(report, kind, tried):
     inputs, reached = report["kinds"][kind]
 
-    print(f"{kind}: {reached / inputs:.0%} of {inputs} mutated segments had the right checksums")
-    assert not report["failures"]
     assert reached >= inputs / 2
     tried(inputs, repaired=reached)
 
 
 @pytest.mark.fault("mutated segments next to a healthy process", sees="every page; the healthy process as it is")
-def test_every_page_is_served_and_a_healthy_process_is_shown_as_it_is(program, segments, tried):
+def test_every_page_is_served_and_a_healthy_process_is_shown_as_it_is(program, segments, tried, capsys):
     assert program(HEALTHY, ULLAGE_ENGINE="healthy").line() == "ready"
 
     said = run("fuzz_app.py", SERVED, SEED, segments)
@@ -100,9 +100,8 @@ def test_every_page_is_served_and_a_healthy_process_is_shown_as_it_is(program, s
     assert not said["failures"], "\n".join(
         f"{failure['wrong'][0][-2000:]}\n  {failure['inputs']}; seed {failure['seed']}" for failure in said["failures"]
     )
-    print(
-        f"{SERVED} mutated segments served with a peak of {said['peak_mib']:.0f} MiB; rows left out: {said['left_out']}"
-    )
+    with capsys.disabled():
+        print(f"\n{SERVED} mutated segments served; peak {said['peak_mib']:.0f} MiB; rows left out: {said['left_out']}")
     assert said["peak_mib"] < MEMORY_MIB
     assert said["peak_mib"] - said["warm_mib"] < GROWTH_MIB
     tried(SERVED, repaired=said["repaired"])

@@ -256,7 +256,7 @@ def test_control_characters_reach_neither_log_nor_terminal(forged, healthy, side
 
 
 @pytest.mark.fault("244 claims on a size, by two formulas", sees="one disagreement")
-def test_two_formulas_in_many_layers_are_one_disagreement(program, healthy, sidecar):
+def test_two_formulas_in_many_layers_are_one_disagreement(program, healthy, sidecar, capsys):
     code = """
     import sys, ullage
     rank = int(sys.argv[1])
@@ -280,7 +280,8 @@ def test_two_formulas_in_many_layers_are_one_disagreement(program, healthy, side
     time.sleep(3)
     each = (cpu_s(watching.process.pid) - before) / (time.monotonic() - since)
 
-    print(f"/v1/contracts: {took:.2f} s, {len(page)} bytes; a tick: {each * 1000:.0f} ms of CPU")
+    with capsys.disabled():
+        print(f"\n/v1/contracts: {took:.2f} s, {len(page)} bytes; a tick: {each * 1000:.0f} ms of CPU")
     (contract,) = [one for one in json.loads(page) if one["contract"] == "width"]
     assert len(contract["disagreements"]) == 1
     assert took < CONTRACT_PAGE_S * PROMISE_FACTOR
@@ -326,13 +327,14 @@ def test_a_record_with_negative_counts_is_left_out(forged, healthy, sidecar):
 
 
 @pytest.mark.fault("3,000 dead segments in the sidecar's directory", sees="every page, and an end on SIGTERM")
-def test_thousands_of_dead_segments_do_not_stop_the_sidecar(healthy, sidecar, segments):
+def test_thousands_of_dead_segments_do_not_stop_the_sidecar(healthy, sidecar, segments, capsys):
     crowd(segments, 3000)
 
     watching = sidecar()
 
     until(lambda: _served(watching), 120, "every page")
-    print(f"3,000 dead segments: {cpu_s(watching.process.pid):.1f} s of CPU until every page was served")
+    with capsys.disabled():
+        print(f"\n3,000 dead segments: {cpu_s(watching.process.pid):.1f} s of CPU until every page was served")
     assert peak_mib(watching.process.pid) < SIDECAR_MIB
     assert watching.stop() == 0
 
