@@ -117,6 +117,8 @@ def _files(state: State) -> Iterator[Finding]:
         do = {
             "version": "hook and sidecar must be of one major version of the format: install the same ullage in both",
             "permission": "let everybody read it (the hook makes segments with mode 0644)",
+            "copy": "copy segments to another directory, and read them there with `ullage inspect`",
+            "too_many": "remove the segments of processes that are long dead",
         }.get(bad.reason, "if no process writes it any more, remove it")
         yield Finding("wrong", "segment", bad.file, bad.message, do)
 
