@@ -37,7 +37,7 @@ BATCH = 25
 RECORDS = 6  # of each kind in a segment: the others are like them, and would take most of the time
 STUCK_S = 60  # a round takes less than a second
 WARM_UP = 4  # rounds after which memory must not grow any more
-FAILURES_MAX = 10
+FAILURES_MAX = 3
 ROWS = {
     "/v1/processes": lambda page: page,
     "/v1/buffers": lambda page: page["buffers"] + page["inventory"],

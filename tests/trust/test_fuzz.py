@@ -98,7 +98,7 @@ def test_every_page_is_served_and_a_healthy_process_is_shown_as_it_is(program, s
     said = run("fuzz_app.py", SERVED, SEED, segments)
 
     assert not said["failures"], "\n".join(
-        f"{failure['wrong'][0][-2000:]}\n  {failure['inputs']}; seed {failure['seed']}" for failure in said["failures"]
+        f"{failure['wrong'][0][-800:]}\n  {failure['inputs']}; seed {failure['seed']}" for failure in said["failures"]
     )
     with capsys.disabled():
         print(f"\n{SERVED} mutated segments served; peak {said['peak_mib']:.0f} MiB; rows left out: {said['left_out']}")
