@@ -104,7 +104,7 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
     )
     rows = [
         (
-            buffer.name,
+            f"{buffer.name} (closed)" if buffer.closed else buffer.name,
             buffer.unit,
             buffer.kind.name.lower(),
             str(buffer.used),

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from ullage.segment.snapshot import Buffer, Outcome, Snapshot
 
 LINE_BYTES = 8192
+TEXT_LENGTH = 128
+"""Characters of a text in a line that is too long: JSON writes one in 12 bytes at most, and four are always there."""
 NEAREST = 5
 EVENTS = 8
+_LISTS = ("changed", "events", "order", "violations", "nearest")
 _OWN = frozenset({"engine_id", "incarnation"})
 
 
@@ -146,20 +149,40 @@ def post_mortem(death: Death, engine: Iterable[Death], before: Snapshot | None =
 
 
 def line(found: PostMortem) -> str:
-    """Return it as one line of JSON, of at most ``LINE_BYTES``: what is least telling goes first, and is counted.
+    """Return it as one line of JSON in ASCII, of at most ``LINE_BYTES``.
 
-    A container's log is what outlives its pod; the runtime splits lines that are longer than 16 KiB.
+    What does not fit is cut: first long texts, then the list that takes the most room, again and again by half; its
+    least telling entries go first, and are counted. A container's log is what outlives its pod; the runtime splits
+    lines that are longer than 16 KiB.
     """
     document: dict[str, Any] = {"ullage": "post_mortem", **asdict(found)}
     document["order"] = [died._asdict() for died in found.order]
+    if len(_compact(document)) > LINE_BYTES:
+        document = _cut(document)
     left_out: dict[str, int] = {}
-    while True:
-        text = json.dumps({**document, **({"left_out": left_out} if left_out else {})}, separators=(",", ":"))
-        if len(text) <= LINE_BYTES:
-            return text
-        name = max(("changed", "events", "order", "violations", "nearest"), key=lambda key: len(str(document[key])))
-        document[name] = document[name][1:] if name == "events" else document[name][:-1]
-        left_out[name] = left_out.get(name, 0) + 1
+    while len(_compact(document)) > LINE_BYTES:
+        name = max(_LISTS, key=lambda key: len(_compact(document[key])))
+        entries = document[name]
+        kept = len(entries) // 2
+        document[name] = entries[len(entries) - kept :] if name == "events" else entries[:kept]
+        left_out[name] = left_out.get(name, 0) + len(entries) - kept
+        document["left_out"] = left_out
+    return _compact(document)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _cut(value: Any) -> Any:
+    """Return ``value`` with its texts cut to ``TEXT_LENGTH`` characters."""
+    if isinstance(value, str):
+        return value[:TEXT_LENGTH]
+    if isinstance(value, dict):
+        return {key: _cut(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_cut(item) for item in value]
+    return value
 
 
 def _order(death: Death) -> tuple[int, int, int]:
@@ -171,7 +194,7 @@ def _nearest(buffers: Sequence[Buffer]) -> tuple[Full, ...]:
     ratios = [
         (buffer.high_water_ratio, buffer)
         for buffer in buffers
-        if buffer.high_water_ratio and buffer.kind is not Kind.FIXED and not buffer.inventory
+        if buffer.high_water_ratio and buffer.kind is not Kind.FIXED and not (buffer.inventory or buffer.closed)
     ]
     ratios.sort(key=lambda entry: (-entry[0], entry[1].name))
     return tuple(
@@ -203,7 +226,9 @@ def _changed(before: Snapshot, now: Snapshot) -> tuple[Changed, ...]:
 
 def _said(snapshot: Snapshot) -> dict[str, str]:
     said = {name: str(value) for name, value in snapshot.identity.items() if name not in _OWN}
-    said |= {f"capacity of {b.name}": f"{b.capacity} {b.unit}" for b in snapshot.buffers if not b.inventory}
+    said |= {
+        f"capacity of {b.name}": f"{b.capacity} {b.unit}" for b in snapshot.buffers if not (b.inventory or b.closed)
+    }
     for claim in snapshot.claims:
         if not claim.witness:  # a batch is no configuration
             said |= {f"{name} of {claim.source}": str(value) for name, value in claim.inputs.items()}

@@ -10,18 +10,23 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ullage.diagnosis.joined import MAX_EXPLAINED
 from ullage.segment.layout import OCCUPANCY_STEPS, Kind, ProbeStatus
+from ullage_sidecar.rows import Rows
 from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from ullage.diagnosis.claims import Disagreement
     from ullage.diagnosis.joined import Contract
     from ullage.segment.snapshot import Buffer
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 
 Severity = Literal["info", "warning", "critical"]
+MESSAGE_LENGTH = 900
+"""Characters of a list in a message: with what is said around it, a message has at most 1,000."""
 _LOWER_EDGES = (0.0, *OCCUPANCY_STEPS[:-1])
 
 
@@ -90,19 +95,33 @@ class _Holds(NamedTuple):
     keeps: bool = False
 
 
-def evaluate(before: Alarms, state: State, settings: Settings) -> tuple[Alarms, list[Change]]:
-    """Return the alarms after ``state`` was looked at, and what changed."""
-    seen = {
-        (life.snapshot.incarnation, buffer.name): _look(before, life, buffer, settings, state.at_ns)
-        for life in state.shown
-        for buffer in life.snapshot.buffers
-        if not buffer.inventory
-    }
+def evaluate(before: Alarms, state: State, settings: Settings, rows: Rows | None = None) -> tuple[Alarms, list[Change]]:
+    """Return the alarms after ``state`` was looked at, and what changed.
+
+    Args:
+        before: The alarms of the last look.
+        state: What was found now.
+        settings: The settings in force.
+        rows: Counts the processes and contracts whose conditions cannot be judged; they have no warnings.
+    """
+    rows = rows or Rows()
+    judged = rows.each(
+        "warning", state.shown, lambda life: _judge(before, life, settings, state.at_ns), key=lambda life: life.process
+    )
+    conditions = [holds for _, found in judged for holds in found]
+    of_contracts = rows.each(
+        "warning",
+        state.contracts,
+        lambda entry: list(_contract_conditions(entry[1], state.at_ns)),
+        key=lambda entry: (entry[0], entry[1].name),
+    )
+    conditions += [holds for found in of_contracts for holds in found]
+    conditions += _unreadable(state)
     active: dict[Key, Warning_] = {}
-    raised = before.raised.copy()
+    raised = Counter({entry: count for entry, count in before.raised.items() if _remembered(entry[0], state)})
     changes = []
     first = not before.looked_ns
-    for holds in _conditions(before, state, seen, settings):
+    for holds in conditions:
         known = before.active.get(holds.key)
         if known is not None:
             message = known.message if holds.keeps else holds.message
@@ -121,7 +140,27 @@ def evaluate(before: Alarms, state: State, settings: Settings) -> tuple[Alarms, 
                 active[key] = warning
             else:
                 changes.append(Change("cleared", warning))
+    seen = {key: value for found, _ in judged for key, value in found.items()}
     return Alarms(active, raised, seen, state.at_ns), changes
+
+
+def _remembered(key: Key, state: State) -> bool:
+    """Tell whether counts of a warning are kept: those of a process for as long as its name is."""
+    return not key.process or key.process in state.names
+
+
+def _listed(parts: Sequence[str], left_out: int = 0) -> str:
+    """Join ``parts`` into at most ``MESSAGE_LENGTH`` characters; say how many, with those ``left_out``, do not fit."""
+    room = MESSAGE_LENGTH - len("; and 9,999,999 more")
+    text = ""
+    for count, part in enumerate(parts):
+        longer = f"{text}; {part}" if text else part
+        if len(longer) > room:
+            left_out += len(parts) - count
+            text = text or part[:room]
+            break
+        text = longer
+    return f"{text}; and {left_out:,} more" if left_out else text
 
 
 def _look(before: Alarms, life: Life, buffer: Buffer, settings: Settings, now_ns: int) -> Seen:
@@ -152,23 +191,27 @@ def _above(buffer: Buffer, ratio: float) -> int:
     return buffer.beyond + sum(count for lower, count in counts if lower >= ratio)
 
 
-def _conditions(
-    before: Alarms, state: State, seen: dict[tuple[str, str], Seen], settings: Settings
-) -> Iterator[_Holds]:
-    for life in state.shown:
-        yield from _process_conditions(life, settings)
-        for buffer in life.snapshot.buffers:
-            if buffer.inventory:
-                continue
-            now = seen[life.snapshot.incarnation, buffer.name]
-            yield from _violations(life, buffer)
-            if life.ending is None:
-                yield from _near_capacity(life, buffer, now, _last(before, life, buffer), settings, state.at_ns)
-                yield from _exhaustion(life, buffer, now, settings)
-    for _, contract in state.contracts:
-        yield from _contract_conditions(contract, state.at_ns)
+def _judge(
+    before: Alarms, life: Life, settings: Settings, now_ns: int
+) -> tuple[dict[tuple[str, str], Seen], list[_Holds]]:
+    """Return what was seen of the buffers of a process, and the conditions that hold of it."""
+    seen = {}
+    found = list(_process_conditions(life, settings))
+    for buffer in life.snapshot.buffers:
+        if buffer.inventory:
+            continue
+        now = _look(before, life, buffer, settings, now_ns)
+        seen[life.snapshot.incarnation, buffer.name] = now
+        found += _violations(life, buffer)
+        if life.ending is None and not buffer.closed:
+            found += _near_capacity(life, buffer, now, _last(before, life, buffer), settings, now_ns)
+            found += _exhaustion(life, buffer, now, settings)
+    return seen, found
+
+
+def _unreadable(state: State) -> Iterator[_Holds]:
     if state.unreadable:
-        message = "; ".join(bad.message for bad in state.unreadable)
+        message = _listed([bad.message for bad in state.unreadable])
         yield _Holds(Key("", "", "", "segment_unreadable"), "warning", message, state.at_ns)
 
 
@@ -190,7 +233,7 @@ def _process_conditions(life: Life, settings: Settings) -> Iterator[_Holds]:
         yield _Holds(key("hook_errors"), "warning", f"{words.hook_errors} errors in the hook", words.started_ns)
     off = [probe for probe in life.snapshot.probes if probe.status is ProbeStatus.DISABLED]
     if off and life.ending is None:
-        message = "; ".join(f"{probe.name} is off: {probe.detail}" for probe in off)
+        message = _listed([f"{probe.name} is off: {probe.detail}" for probe in off])
         yield _Holds(key("probe_disabled"), "warning", message, words.started_ns)
 
 
@@ -198,16 +241,21 @@ def _contract_conditions(contract: Contract, now_ns: int) -> Iterator[_Holds]:
     for process in contract.processes:
         found = contract.disagreements_of(process)
         if found:
-            pairs = "; ".join(
-                f"{a.source} of {a.process} {list(a.shape)}, {b.source} {list(b.shape)}"
-                for a, b in ((one.provider, one.requirement) for one in found)
-            )
+            pairs = _listed([_pair(one) for one in found[:MAX_EXPLAINED]], len(found[MAX_EXPLAINED:]))
+            more = f"; {contract.uncompared:,} other sizes are not compared" if contract.uncompared else ""
             key = Key(process, "", contract.name, "shape_disagreement")
-            yield _Holds(key, "warning", f"claims do not fit: {pairs}", now_ns)
+            yield _Holds(key, "warning", f"claims do not fit: {pairs}{more}", now_ns)
         _, violations, first_ns = contract.counts.get(process, (0, 0, 0))
         if violations:
             key = Key(process, "", contract.name, "shape_violation")
             yield _Holds(key, "critical", f"{violations} shapes did not satisfy the contract", first_ns)
+
+
+def _pair(found: Disagreement) -> str:
+    one, other = found.provider, found.requirement
+    more = len(found.providers) + len(found.requirements) - 2
+    alike = f" ({more:,} claims say the same)" if more > 0 else ""
+    return f"{one.source} of {one.process} {list(one.shape)}, {other.source} {list(other.shape)}{alike}"
 
 
 def _violations(life: Life, buffer: Buffer) -> Iterator[_Holds]:

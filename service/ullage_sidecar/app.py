@@ -46,7 +46,7 @@ def run(load: Callable[[], tuple[Settings, list[str]]]) -> None:
 def create_app(watch: Watch) -> FastAPI:
     """Return the application that serves what ``watch`` sees."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(watch.scrape))
+    registry.register(Collector(watch.scrape, watch.rows))
     # The interactive pages would load scripts from elsewhere; a cluster may have no way out.
     app = FastAPI(title="ullage", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(router(watch, registry))

@@ -19,6 +19,7 @@ PER_BUFFER = 13
 PER_HISTOGRAM = 7
 PER_PROBE = 5
 PER_CONTRACT = 3
+PER_CLOSED = 4
 
 
 def has_histogram(buffer: Buffer) -> bool:
@@ -42,12 +43,13 @@ def capped(state: State, cap: int) -> tuple[State, dict[str, int]]:
 def _fitting(life: Life, cap: int) -> tuple[tuple[Buffer, ...], int]:
     snapshot = life.snapshot
     contracts = sum(claim.tally for claim in snapshot.claims)
-    room = cap - PER_PROCESS - PER_PROBE * len(snapshot.probes) - PER_CONTRACT * contracts
-    watched = [buffer for buffer in snapshot.buffers if not buffer.inventory]
+    closed = sum(buffer.closed for buffer in snapshot.buffers)
+    room = cap - PER_PROCESS - PER_PROBE * len(snapshot.probes) - PER_CONTRACT * contracts - PER_CLOSED * closed
+    watched = [buffer for buffer in snapshot.buffers if not (buffer.inventory or buffer.closed)]
     kept = set()
     for buffer in sorted(watched, key=lambda buffer: not buffer.out_of_bounds):
         room -= PER_BUFFER + PER_HISTOGRAM * has_histogram(buffer)
         if room >= 0:
             kept.add(buffer.name)
-    buffers = tuple(buffer for buffer in snapshot.buffers if buffer.inventory or buffer.name in kept)
+    buffers = tuple(buffer for buffer in snapshot.buffers if buffer.inventory or buffer.closed or buffer.name in kept)
     return buffers, len(watched) - len(kept)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import (
@@ -17,15 +19,18 @@ from prometheus_client.core import (
 
 from ullage import __version__
 from ullage.segment.layout import EVENTS, OCCUPANCY_STEPS, Kind, Location, ProbeStatus
+from ullage_sidecar.alarms import Alarms
 from ullage_sidecar.cardinality import capped, has_histogram
 from ullage_sidecar.state import CAUSES, CONDITIONS, NS, OUTCOMES, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from ullage.diagnosis.joined import Contract
     from ullage.segment.snapshot import Buffer
-    from ullage_sidecar.alarms import Alarms
+    from ullage_sidecar.alarms import Key, Warning_
     from ullage_sidecar.health import Ticks
+    from ullage_sidecar.rows import Rows
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 
@@ -42,6 +47,7 @@ _IDENTITY = (
     "dp_rank",
     "hook_version",
 )
+_NO_TALLY: Counter[Tally] = Counter()
 _EDGES = tuple(map(str, OCCUPANCY_STEPS))
 _KINDS = {kind: kind.name.lower() for kind in Kind}
 _LOCATIONS = {location: location.name.lower() for location in Location}
@@ -58,18 +64,35 @@ class Reload(NamedTuple):
 class Collector:
     """prometheus_client's collector protocol: ``collect()`` is called once per scrape."""
 
-    def __init__(self, look: Callable[[], tuple[State, Alarms, Settings, Reload, Ticks]]) -> None:
+    def __init__(self, look: Callable[[], tuple[State, Alarms, Settings, Reload, Ticks]], rows: Rows) -> None:
         self._look = look
+        self._rows = rows
         self._left_out: dict[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. The state is read now; warnings are as of the last tick."""
         start = time.perf_counter()
-        full, alarms, settings, reload, ticks = self._look()
+        state, alarms, settings, reload, ticks = self._look()
+        yield from _build()
+        try:
+            yield from list(self._families(state, alarms, settings))
+        except Exception:
+            yield from self._families(*self._renderable(state, alarms, settings), settings)
+        yield from _segments(state)
+        yield from _settings(reload)
+        yield from _ticks(ticks)
+        yield _dropped_rows(self._rows)
+        duration = GaugeMetricFamily("ullage_scrape_duration_seconds", "How long this scrape took to collect.")
+        duration.add_metric([], time.perf_counter() - start)
+        yield duration
+
+    def _families(self, full: State, alarms: Alarms, settings: Settings) -> Iterator[Metric]:
+        """Yield the families that are about processes."""
         state, left_out = capped(full, settings.series_cap)
         for process, count in left_out.items():
             self._left_out[process] = max(count, self._left_out.get(process, 0))
-        yield from _build()
+        for process in self._left_out.keys() - full.names:
+            del self._left_out[process]
         yield from _processes(state)
         for unit_is_bytes in (False, True):
             yield from _sizes(state, unit_is_bytes=unit_is_bytes)
@@ -77,12 +100,40 @@ class Collector:
         yield from _contracts(state)
         yield from _warnings(state, alarms, settings)
         yield from _hook(state, self._left_out)
-        yield from _segments(state)
-        yield from _settings(reload)
-        yield from _ticks(ticks)
-        duration = GaugeMetricFamily("ullage_scrape_duration_seconds", "How long this scrape took to collect.")
-        duration.add_metric([], time.perf_counter() - start)
-        yield duration
+
+    def _renderable(self, state: State, alarms: Alarms, settings: Settings) -> tuple[State, Alarms]:
+        """Return what can be rendered: each process, contract and warning is tried alone."""
+        nothing = replace(state, shown=(), totals={}, exits=Counter(), contracts=())
+
+        def tried(part: State, warnings: Alarms) -> None:
+            for _ in self._families(part, warnings, settings):
+                pass
+
+        def process(life: Life) -> Life:
+            tried(replace(nothing, shown=(life,)), Alarms())
+            return life
+
+        def total(entry: tuple[str, Counter[Tally]]) -> tuple[str, Counter[Tally]]:
+            tried(replace(nothing, totals=dict([entry])), Alarms())
+            return entry
+
+        def contract(entry: tuple[str, Contract]) -> tuple[str, Contract]:
+            tried(replace(nothing, contracts=(entry,)), Alarms())
+            return entry
+
+        def warning(entry: tuple[Key, Warning_]) -> tuple[Key, Warning_]:
+            tried(nothing, Alarms(active=dict([entry])))
+            return entry
+
+        each = self._rows.each
+        kept = replace(
+            state,
+            shown=tuple(each("metrics", state.shown, process, lambda life: life.process)),
+            totals=dict(each("metrics", state.totals.items(), total, lambda entry: ("total", entry[0]))),
+            contracts=tuple(each("metrics", state.contracts, contract, lambda entry: (entry[0], entry[1].name))),
+        )
+        active = dict(each("metrics", alarms.active.items(), warning, lambda entry: entry[0]))
+        return kept, replace(alarms, active=active)
 
     def describe(self) -> Iterable[Metric]:
         """Promise nothing: names are fixed, and registering must not read segments."""
@@ -208,7 +259,7 @@ def _totals(state: State) -> Iterator[Metric]:
         if totals[tally] and not tally.what.startswith("shape")
     }
     for process, name in sorted(shown | past):
-        total, labels = state.totals[process], [process, name]
+        total, labels = state.totals.get(process, _NO_TALLY), [process, name]
         resizes.add_metric([*labels, "grow"], total.get(Tally(name, "grows"), 0))
         resizes.add_metric([*labels, "shrink"], total.get(Tally(name, "shrinks"), 0))
         exhaustions.add_metric(labels, total.get(Tally(name, "exhaustions"), 0))
@@ -223,7 +274,9 @@ def _contracts(state: State) -> Iterator[Metric]:
         "ullage_shape_violations", "Tensors, or sizes of a moment, that did not satisfy a contract.", labels=labels
     )
     disagree = GaugeMetricFamily(
-        "ullage_contract_disagreements", "Pairs of claims on a size that do not fit, before any traffic.", labels=labels
+        "ullage_contract_disagreements",
+        "Sizes that claims of other components contradict, before any traffic.",
+        labels=labels,
     )
     counted = {
         (process, tally.name)
@@ -290,7 +343,7 @@ def _segments(state: State) -> Iterator[Metric]:
     errors = CounterMetricFamily(
         "ullage_segment_read_errors", "Files and records that could not be read.", labels=["reason"]
     )
-    for reason, count in sorted({"half_written": 0, **state.read_errors}.items()):
+    for reason, count in sorted({"half_written": 0, "refused": 0, **state.read_errors}.items()):
         errors.add_metric([reason], count)
     yield from (segments, errors)
 
@@ -316,10 +369,22 @@ def _ticks(ticks: Ticks) -> Iterator[Metric]:
     yield from (last, failures)
 
 
+def _dropped_rows(rows: Rows) -> Metric:
+    dropped = CounterMetricFamily(
+        "ullage_rows_dropped",
+        "Processes, contracts, findings and other rows that could not be judged or rendered.",
+        labels=["where"],
+    )
+    for where, count in sorted(rows.counts.items()):
+        dropped.add_metric([where], count)
+    return dropped
+
+
 def _watched(state: State) -> Iterator[tuple[Life, Buffer]]:
+    """Yield the buffers that have a present: one that was freed has totals only."""
     for life in state.shown:
         for buffer in life.snapshot.buffers:
-            if not buffer.inventory:
+            if not (buffer.inventory or buffer.closed):
                 yield life, buffer
 
 

@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
+from ullage.diagnosis.joined import MAX_EXPLAINED
 from ullage.postmortem import Changed, Damage, Full
 from ullage.segment.layout import OCCUPANCY_STEPS
 from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ullage.diagnosis.claims import Claim, Disagreement
     from ullage.diagnosis.joined import Contract
     from ullage.postmortem import PostMortem
-    from ullage.segment.snapshot import Buffer
+    from ullage.segment.snapshot import Buffer, Event
     from ullage_sidecar.alarms import Key, Warning_
+    from ullage_sidecar.rows import Rows
     from ullage_sidecar.state import Life
+
+MAX_CLAIMS = 64
+"""Groups of claims of a contract that are listed."""
+MAX_NAMES = 16
+"""Processes, and sources, that are named of a group of claims."""
+MAX_RIVALS = 8
+"""Causes of a disagreement that are listed, the likeliest first."""
 
 
 class ProbeModel(BaseModel):
@@ -75,7 +86,10 @@ class ProcessModel(BaseModel):
 
 
 class BufferModel(BaseModel):
-    """One buffer. Sizes in ``unit``; ``occupancy`` counts observations up to each share of the capacity."""
+    """One buffer. Sizes in ``unit``; ``occupancy`` counts observations up to each share of the capacity.
+
+    ``closed``: it was freed, and is listed for what it counted.
+    """
 
     process: str
     buffer: str
@@ -97,6 +111,7 @@ class BufferModel(BaseModel):
     worst_index: int | None
     grows: int
     shrinks: int
+    closed: bool
 
 
 class InventoryModel(BaseModel):
@@ -145,7 +160,11 @@ class WarningModel(BaseModel):
 
 
 class ClaimModel(BaseModel):
-    """What one source says of a size; null in ``shape`` is not compared."""
+    """Claims of one role, shape and dtype: the first of them, and how many they are.
+
+    Null in ``shape`` is not compared; ``inputs`` are those of the first. ``processes`` and ``sources``
+    name at most ``MAX_NAMES`` each.
+    """
 
     process: str
     source: str
@@ -153,6 +172,9 @@ class ClaimModel(BaseModel):
     shape: list[int | None]
     dtype: str
     inputs: dict[str, str | int | float | bool | None]
+    count: int
+    processes: list[str]
+    sources: list[str]
 
 
 class CauseModel(BaseModel):
@@ -167,9 +189,10 @@ class CauseModel(BaseModel):
 
 
 class DisagreementModel(BaseModel):
-    """Two claims that do not fit, and why.
+    """Two claims, or two groups of claims that state the same, that do not fit, and why.
 
     ``dimensions``: which; empty if it is their number, or the dtype. ``reports``: public reports of the like.
+    ``rivals``: at most ``MAX_RIVALS``.
     """
 
     provider: ClaimModel
@@ -191,7 +214,11 @@ class CountsModel(BaseModel):
 
 
 class ContractModel(BaseModel):
-    """One size that several components of an engine must agree on."""
+    """One size that several components of an engine must agree on.
+
+    ``claims`` has one entry for claims of the same role, shape and dtype. The counts ``more_`` are of the entries that
+    are left out of a list because it is long.
+    """
 
     engine_id: str
     contract: str
@@ -199,7 +226,9 @@ class ContractModel(BaseModel):
     unit: str
     relations: list[str]
     claims: list[ClaimModel]
+    more_claims: int
     disagreements: list[DisagreementModel]
+    more_disagreements: int
     violations: list[DisagreementModel]
     counts: list[CountsModel]
 
@@ -285,20 +314,27 @@ def buffer_model(process: str, buffer: Buffer) -> BufferModel:
         worst_index=buffer.worst_index if buffer.out_of_bounds else None,
         grows=buffer.grows,
         shrinks=buffer.shrinks,
+        closed=buffer.closed,
     )
 
 
-def contract_model(engine_id: str, contract: Contract) -> ContractModel:
-    """Return a contract as a model, its disagreements and last violations explained."""
+def contract_model(engine_id: str, contract: Contract, rows: Rows) -> ContractModel:
+    """Return a contract as a model, its disagreements and last violations explained.
+
+    ``rows`` counts those that cannot be explained, and are left out.
+    """
+    found = contract.disagreements[:MAX_EXPLAINED]
     return ContractModel(
         engine_id=engine_id,
         contract=contract.name,
         dims=list(contract.dims),
         unit=contract.unit,
         relations=list(contract.relations),
-        claims=[claim_model(claim) for claim in contract.claims],
-        disagreements=[_disagreement_model(contract, found) for found in contract.disagreements],
-        violations=[_disagreement_model(contract, found) for found in contract.violations],
+        claims=[_claim_model(group) for group in contract.groups[:MAX_CLAIMS]],
+        more_claims=len(contract.groups[MAX_CLAIMS:]),
+        disagreements=_disagreement_models(engine_id, contract, found, rows),
+        more_disagreements=len(contract.disagreements) - len(found),
+        violations=_disagreement_models(engine_id, contract, contract.violations[:MAX_EXPLAINED], rows),
         counts=[
             CountsModel(process=process, checks=checks, violations=violations)
             for process, (checks, violations, _) in sorted(contract.counts.items())
@@ -306,11 +342,22 @@ def contract_model(engine_id: str, contract: Contract) -> ContractModel:
     )
 
 
+def _disagreement_models(
+    engine_id: str, contract: Contract, found: Iterable[Disagreement], rows: Rows
+) -> list[DisagreementModel]:
+    return rows.each(
+        "finding",
+        found,
+        lambda one: _disagreement_model(contract, one),
+        key=lambda one: (engine_id, contract.name, one.provider.source, one.requirement.source),
+    )
+
+
 def _disagreement_model(contract: Contract, found: Disagreement) -> DisagreementModel:
     finding = contract.explained(found)
     return DisagreementModel(
-        provider=claim_model(found.provider),
-        requirement=claim_model(found.requirement),
+        provider=_claim_model(found.providers or (found.provider,)),
+        requirement=_claim_model(found.requirements or (found.requirement,)),
         dimensions=list(found.dims),
         finding=finding.text,
         sufficient=finding.sufficient,
@@ -325,20 +372,23 @@ def _disagreement_model(contract: Contract, found: Disagreement) -> Disagreement
                 advice=cause.advice,
                 avoid=cause.avoid,
             )
-            for cause, share in zip(finding.rivals, finding.shares, strict=True)
+            for cause, share in list(zip(finding.rivals, finding.shares, strict=True))[:MAX_RIVALS]
         ],
     )
 
 
-def claim_model(claim: Claim) -> ClaimModel:
-    """Return a claim as a model."""
+def _claim_model(group: tuple[Claim, ...]) -> ClaimModel:
+    first = group[0]
     return ClaimModel(
-        process=claim.process,
-        source=claim.source,
-        role=claim.role,
-        shape=list(claim.shape),
-        dtype=claim.dtype,
-        inputs=claim.inputs,
+        process=first.process,
+        source=first.source,
+        role=first.role,
+        shape=list(first.shape),
+        dtype=first.dtype,
+        inputs=first.inputs,
+        count=len(group),
+        processes=list(dict.fromkeys(claim.process for claim in group))[:MAX_NAMES],
+        sources=list(dict.fromkeys(claim.source for claim in group))[:MAX_NAMES],
     )
 
 
@@ -354,22 +404,19 @@ def inventory_model(process: str, buffer: Buffer) -> InventoryModel:
     )
 
 
-def event_models(life: Life) -> list[EventModel]:
-    """Return the events of one life as models."""
-    return [
-        EventModel(
-            process=life.process,
-            incarnation=life.snapshot.incarnation,
-            number=event.number,
-            at=date(event.time_ns),
-            kind=event.kind.name.lower(),
-            subject=event.subject,
-            count=event.count,
-            numbers=list(event.numbers),
-            detail=event.detail,
-        )
-        for event in life.snapshot.events
-    ]
+def event_model(life: Life, event: Event) -> EventModel:
+    """Return an event of one life as a model."""
+    return EventModel(
+        process=life.process,
+        incarnation=life.snapshot.incarnation,
+        number=event.number,
+        at=date(event.time_ns),
+        kind=event.kind.name.lower(),
+        subject=event.subject,
+        count=event.count,
+        numbers=list(event.numbers),
+        detail=event.detail,
+    )
 
 
 def warning_model(key: Key, warning: Warning_) -> WarningModel:

@@ -8,12 +8,12 @@ gone by now had counted.
 from __future__ import annotations
 
 from collections import Counter
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ullage.diagnosis.joined import Contract, joined
+from ullage.diagnosis.joined import Contract, by_contract, contract_of
 from ullage.segment.layout import ProbeStatus
+from ullage_sidecar.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,8 @@ CONDITIONS: tuple[Condition, ...] = ("running", "stalled", "stopped", "killed", 
 OUTCOMES = ("stopped", "killed", "crashed")
 CAUSES = ("primary", "consequential")
 NS = 1_000_000_000
+MAX_GONE = 256
+"""Names of processes without a file that are remembered."""
 
 
 class Ending(NamedTuple):
@@ -81,6 +83,7 @@ class State:
         contracts: (engine id, contract), with the claims of all processes of the engine.
         exits: How often a process ended: (process, outcome, cause).
         read_errors: Files and records that could not be read so far, by reason.
+        names: Process names that have a file, or had one not too long ago: nothing is remembered of others.
     """
 
     at_ns: int
@@ -91,11 +94,24 @@ class State:
     unreadable: tuple[Unreadable, ...]
     read_errors: Counter[str]
     contracts: tuple[tuple[str, Contract], ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 @dataclass
 class History:
-    """What is remembered between readings. Changed by ``observe`` alone."""
+    """What is remembered between readings. ``observe`` returns a new one, and never changes one that it was given.
+
+    Attributes:
+        names: (Name in the segment, name that is served) by incarnation.
+        first_ends: When the first process of an engine died (ns), by (engine id, whether it stopped in order); for as
+            long as another death can follow from it.
+        tallies: (Process name, what its segment counts) by incarnation.
+        gone: What files that are gone had counted, by process name.
+        unseen: Since when a process name has no file (ns); the longest gone first.
+        skipped: (Records half written, records refused) at the last look, by incarnation.
+        known_bad: (File, reason) of the files that could not be read at the last look.
+        lock_lost: Incarnations that go on without their lock.
+    """
 
     names: dict[str, tuple[str, str]] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
@@ -103,24 +119,65 @@ class History:
     activity: dict[str, Activity] = field(default_factory=dict)
     tallies: dict[str, tuple[str, Counter[Tally]]] = field(default_factory=dict)
     gone: dict[str, Counter[Tally]] = field(default_factory=dict)
+    unseen: dict[str, int] = field(default_factory=dict)
     exits: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     read_errors: Counter[str] = field(default_factory=Counter)
-    known_bad: set[tuple[str, str]] = field(default_factory=set)
-    lock_lost: set[str] = field(default_factory=set)
+    skipped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    known_bad: frozenset[tuple[str, str]] = frozenset()
+    lock_lost: frozenset[str] = frozenset()
+
+    def copy(self) -> History:
+        """Return one with containers of its own. The values in them are replaced, never changed."""
+        return replace(
+            self,
+            names=self.names.copy(),
+            endings=self.endings.copy(),
+            first_ends=self.first_ends.copy(),
+            activity=self.activity.copy(),
+            tallies=self.tallies.copy(),
+            gone=self.gone.copy(),
+            unseen=self.unseen.copy(),
+            exits=self.exits.copy(),
+            read_errors=self.read_errors.copy(),
+            skipped=self.skipped.copy(),
+        )
 
 
-def observe(found: Found, history: History, settings: Settings, now_ns: int) -> tuple[State, History]:
-    """Judge what was found; return the state, and the history after it. The given history is left alone."""
-    history = deepcopy(history)
+def observe(
+    found: Found, history: History, settings: Settings, now_ns: int, rows: Rows | None = None
+) -> tuple[State, History]:
+    """Judge what was found.
+
+    Args:
+        found: The segments, as read at ``now_ns``.
+        history: What the last look returned; it is left alone.
+        settings: The settings in force.
+        now_ns: Time of the look, in ns since the epoch.
+        rows: Counts the processes and contracts that cannot be judged, and are left out.
+
+    Returns:
+        The state, and the history for the next look.
+    """
+    rows = rows or Rows()
+    history = history.copy()
     snapshots = sorted(found.snapshots, key=lambda snapshot: snapshot.process.started_ns)
+    before = {label for _, label in history.names.values()}
     _watch_activity(snapshots, history, now_ns)
     lock_lost = _lock_lost(snapshots, history, settings, now_ns)
     _name(snapshots, history)
     dead = [s for s in snapshots if not s.alive and s.incarnation not in lock_lost]
     _bury(dead, snapshots, history, settings, now_ns)
     _count_errors(found, history)
-    totals = _add_up(snapshots, {bad.file.partition(".")[0] for bad in found.unreadable}, history)
-    lives = tuple(_judge(snapshot, lock_lost, history, settings, now_ns) for snapshot in snapshots)
+    totals = _add_up(snapshots, {bad.file.partition(".")[0] for bad in found.unreadable}, history, rows)
+    _forget(before, totals, history, settings, now_ns)
+    lives = tuple(
+        rows.each(
+            "process",
+            snapshots,
+            lambda snapshot: _judge(snapshot, lock_lost, history, settings, now_ns),
+            key=lambda snapshot: snapshot.incarnation,
+        )
+    )
     shown = _shown(lives, settings, now_ns)
     state = State(
         at_ns=now_ns,
@@ -130,20 +187,46 @@ def observe(found: Found, history: History, settings: Settings, now_ns: int) -> 
         exits=history.exits.copy(),
         unreadable=found.unreadable,
         read_errors=history.read_errors.copy(),
-        contracts=_contracts(shown),
+        contracts=_contracts(shown, rows),
+        names=frozenset(label for _, label in history.names.values()).union(history.unseen),
     )
     return state, history
 
 
-def _contracts(shown: Iterable[Life]) -> tuple[tuple[str, Contract], ...]:
+def _contracts(shown: Iterable[Life], rows: Rows) -> tuple[tuple[str, Contract], ...]:
     engines: dict[str, list[Life]] = {}
     for life in shown:
         engines.setdefault(life.snapshot.engine_id, []).append(life)
-    return tuple(
-        (engine, contract)
+    said = [
+        (engine, name, claims)
         for engine, lives in sorted(engines.items())
-        for contract in joined((life.process, life.snapshot.claims) for life in lives)
+        for name, claims in by_contract((life.process, life.snapshot.claims) for life in lives).items()
+    ]
+    return tuple(
+        rows.each("contract", said, lambda one: (one[0], contract_of(one[1], one[2])), key=lambda one: one[:2])
     )
+
+
+def _forget(
+    before: set[str], totals: dict[str, Counter[Tally]], history: History, settings: Settings, now_ns: int
+) -> None:
+    """Forget process names that have had no file for ``retention``, and the longest gone of more than ``MAX_GONE``."""
+    present = {label for _, label in history.names.values()}
+    for name in present & history.unseen.keys():
+        del history.unseen[name]
+    history.unseen.update(dict.fromkeys(sorted(before - present), now_ns))
+    surplus = len(history.unseen) - MAX_GONE
+    for position, (name, since_ns) in enumerate(list(history.unseen.items())):
+        if position < surplus or now_ns - since_ns > settings.retention * NS:
+            del history.unseen[name]
+            history.gone.pop(name, None)
+            totals.pop(name, None)
+    kept = present | history.unseen.keys()
+    for key in [key for key in history.exits if key[0] not in kept]:
+        del history.exits[key]
+    for group, first_ns in list(history.first_ends.items()):
+        if now_ns - first_ns > settings.sibling_window * NS:
+            del history.first_ends[group]
 
 
 def _lock_lost(snapshots: Iterable[Snapshot], history: History, settings: Settings, now_ns: int) -> set[str]:
@@ -157,7 +240,7 @@ def _lock_lost(snapshots: Iterable[Snapshot], history: History, settings: Settin
         if not snapshot.alive and went_on and now_ns - moved_ns < settings.stall_after * NS:
             history.endings.pop(incarnation, None)
             lost.add(incarnation)
-    history.lock_lost = lost
+    history.lock_lost = frozenset(lost)
     return lost
 
 
@@ -248,21 +331,32 @@ def _shown(lives: Iterable[Life], settings: Settings, now_ns: int) -> tuple[Life
     return tuple(chosen[name] for name in sorted(chosen))
 
 
-def _add_up(snapshots: Iterable[Snapshot], unreadable: set[str], history: History) -> dict[str, Counter[Tally]]:
-    present = set()
-    for snapshot in snapshots:
-        present.add(snapshot.incarnation)
-        history.tallies[snapshot.incarnation] = (history.names[snapshot.incarnation][1], _tally(snapshot))
-    for incarnation in [inc for inc in history.tallies if inc not in present and inc not in unreadable]:
-        process, tally = history.tallies.pop(incarnation)
-        history.gone.setdefault(process, Counter()).update(tally)
-        history.names.pop(incarnation, None)
+def _add_up(snapshots: list[Snapshot], unreadable: set[str], history: History, rows: Rows) -> dict[str, Counter[Tally]]:
+    tallies = rows.each(
+        "process", snapshots, lambda snapshot: (snapshot.incarnation, _tally(snapshot)), key=lambda s: s.incarnation
+    )
+    for incarnation, tally in tallies:
+        history.tallies[incarnation] = (history.names[incarnation][1], tally)
+    present = {snapshot.incarnation for snapshot in snapshots}
+    for incarnation in [inc for inc in history.names if inc not in present and inc not in unreadable]:
+        _, process = history.names.pop(incarnation)
+        if incarnation in history.tallies:
+            _, tally = history.tallies.pop(incarnation)
+            history.gone[process] = _sum(history.gone.get(process), tally)
         history.endings.pop(incarnation, None)
         history.activity.pop(incarnation, None)
-    totals: dict[str, Counter[Tally]] = {process: tally.copy() for process, tally in history.gone.items()}
+        history.skipped.pop(incarnation, None)
+    totals = history.gone.copy()
     for process, tally in history.tallies.values():
-        totals.setdefault(process, Counter()).update(tally)
+        totals[process] = _sum(totals.get(process), tally)
     return totals
+
+
+def _sum(one: Counter[Tally] | None, other: Counter[Tally]) -> Counter[Tally]:
+    """Add two tallies up; zeros stay, unlike with ``+``: a contract without a violation has its series, too."""
+    total = Counter(one)
+    total.update(other)
+    return total
 
 
 def _tally(snapshot: Snapshot) -> Counter[Tally]:
@@ -285,14 +379,15 @@ def _tally(snapshot: Snapshot) -> Counter[Tally]:
 
 
 def _count_errors(found: Found, history: History) -> None:
-    """Count each bad file once, and half-written records when they are caught; left by a death, once."""
-    bad = {(item.file, item.reason) for item in found.unreadable}
+    """Count each bad file once, and of the records that are skipped those more than at the last look."""
+    bad = frozenset((item.file, item.reason) for item in found.unreadable)
     for _, reason in bad - history.known_bad:
         history.read_errors[reason] += 1
-    left = {(s.incarnation, "half_written") for s in found.snapshots if s.half_written and not s.alive}
-    caught = sum(
-        s.half_written for s in found.snapshots if s.alive or (s.incarnation, "half_written") not in history.known_bad
-    )
-    if caught:
-        history.read_errors["half_written"] += caught
-    history.known_bad = bad | left
+    history.known_bad = bad
+    for snapshot in found.snapshots:
+        now = (snapshot.half_written, snapshot.refused)
+        before = history.skipped.get(snapshot.incarnation, (0, 0))
+        for reason, count, known in zip(("half_written", "refused"), now, before, strict=True):
+            if count > known:
+                history.read_errors[reason] += count - known
+        history.skipped[snapshot.incarnation] = now

@@ -18,6 +18,7 @@ from ullage_sidecar.doorbell import Doorbell
 from ullage_sidecar.health import Health, Ticks, describe
 from ullage_sidecar.metrics import Reload
 from ullage_sidecar.ratelimit import RateLimit
+from ullage_sidecar.rows import Rows
 from ullage_sidecar.state import History, State, observe
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Watch:
         self._reloaded = Reload(not problems, time.time())
         _report(problems)
         self._health = Health()
+        self._rows = Rows()
         self._history = History()
         self._alarms = Alarms()
         self._hook_found = False
@@ -62,6 +64,11 @@ class Watch:
     def health(self) -> Health:
         """Whether ticks succeed."""
         return self._health
+
+    @property
+    def rows(self) -> Rows:
+        """Counts the rows that are left out."""
+        return self._rows
 
     @property
     def alarms(self) -> Alarms:
@@ -105,20 +112,21 @@ class Watch:
         """Judge the warnings, and log what changed."""
         state, self._history = self._judge(self._history)
         self._hook_found = any(life.ending is None for life in state.lives)
-        self._alarms, changes = evaluate(self._alarms, state, self._settings)
+        self._alarms, changes = evaluate(self._alarms, state, self._settings, self._rows)
         for change in changes:
             _log(change)
         if not died(state) <= self._told:
-            self._told = self.tell_deaths(known=self._told)
+            self._told = self.tell_deaths(known=self._told) | died(state)
 
     def tell_deaths(self, known: frozenset[str] = frozenset()) -> frozenset[str]:
         """Write a line of JSON to stdout for each death but those ``known``; return all that there are.
 
         A container's log outlives its pod.
         """
-        found = deaths(self.look(events=True))
-        told = "".join(f"{line(death)}\n" for incarnation, death in found.items() if incarnation not in known)
-        sys.stdout.write(told)
+        found = deaths(self.look(events=True), self._rows)
+        fresh = [death for incarnation, death in found.items() if incarnation not in known]
+        told = self._rows.each("post_mortem", fresh, line, key=lambda death: death.incarnation)
+        sys.stdout.write("".join(f"{text}\n" for text in told))
         sys.stdout.flush()
         return frozenset(found)
 
@@ -164,7 +172,7 @@ class Watch:
 
     def _judge(self, history: History, *, events: bool = False) -> tuple[State, History]:
         settings = self._settings
-        return observe(discovery.find(settings.dir, events=events), history, settings, self._now_ns())
+        return observe(discovery.find(settings.dir, events=events), history, settings, self._now_ns(), self._rows)
 
     def _now_ns(self) -> int:
         return self._started_ns + time.monotonic_ns()

@@ -73,7 +73,7 @@ def main():
     segments(ours)
     watch = Watch(lambda: load(environment={}, dir=ours, series_cap=10**6))
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(watch.scrape))
+    registry.register(Collector(watch.scrape, watch.rows))
     samples = sum(not line.startswith(b"#") for line in generate_latest(registry).splitlines())
     peer(theirs, samples)
     multiprocess = CollectorRegistry()

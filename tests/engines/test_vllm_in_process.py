@@ -132,7 +132,8 @@ def test_every_probe_is_installed_and_was_called(watched):
 
 def test_core_and_worker_in_one_process_have_no_more_series_than_the_budget(watched):
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(Watch(lambda: load(environment={}, dir=watched.directory)).scrape))
+    watch = Watch(lambda: load(environment={}, dir=watched.directory))
+    registry.register(Collector(watch.scrape, watch.rows))
 
     lines = [line for line in generate_latest(registry).decode().splitlines() if 'process="vllm0/main"' in line]
 

@@ -100,6 +100,24 @@ def test_a_forked_child_counts_from_zero_also_what_was_closed(after, segments, p
     assert seen == [(False, 0), (True, 1)]
 
 
+def test_a_forked_child_counts_from_zero_also_a_contract_that_was_closed(program, segments):
+    program("""
+        import os, ullage
+        width = ullage.Contract("width"); width.compare(4, 5); width.close()
+        child = os.fork()
+        if child == 0:
+            ullage.Contract("width").compare(4, 4)
+            ullage.Contract("other").compare(1, 1)
+            os._exit(0)
+        os.waitpid(child, 0)
+        """).finish()
+
+    seen = [claim for path in segments.glob("*.ullage") for claim in reader.read(path).claims if claim.tally]
+
+    counts = sorted((claim.contract, claim.checks, claim.violations) for claim in seen)
+    assert counts == [("other", 1, 0), ("width", 1, 0), ("width", 1, 1)]
+
+
 def test_a_second_contract_of_a_name_goes_on_with_the_violations_of_the_first(after):
     snapshot = after("""
 for _ in range(3):

@@ -66,6 +66,7 @@ calls = st.one_of(
     st.tuples(st.just(agree), names, st.lists(texts, min_size=1, max_size=9), st.sampled_from(["==", ">="]) | texts,
               texts, st.just("") | texts),
     st.tuples(st.just(claim), names, names, shapes, roles, inputs, texts),
+    st.tuples(st.just(claim), st.just("a"), st.just("source"), st.integers(0, 9), st.just("is"), inputs, st.just("")),
     st.tuples(st.just(compare), names, shapes, shapes, inputs, st.tuples(texts, texts)),
     st.tuples(st.just(check), names, st.tuples(st.integers(-1, 9)) | shapes, texts),
     st.tuples(st.just(hold), texts, texts, st.tuples(st.integers()), st.integers(0, 2**63 - 1)),
@@ -79,6 +80,8 @@ refused = []
 @settings(max_examples=int(sys.argv[1]), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.lists(calls, max_size=30))
 def anything(steps):
+    register("a", 10, "rows", "hard", None, None)
+    agree("a", ["n"], "==", "", "")
     for function, *arguments in steps:
         function(*arguments)
     snapshot = reader.read(session.open().path)

@@ -123,7 +123,7 @@ def refuse(name, *_): raise OSError(24, "Too many open files")
 sound, importlib.import_module = importlib.import_module, refuse
 for _ in range(12): ullage.buffer("b", capacity=1, unit="rows").observe(1)
 importlib.import_module = sound
-ullage.buffer("b", capacity=1, unit="rows").observe(1)
+assert type(ullage.buffer("b", capacity=1, unit="rows")).__name__ == "InertBuffer"
 ullage.step()
 """,
         head="import ullage",

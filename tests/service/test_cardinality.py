@@ -12,13 +12,14 @@ from ullage.segment.layout import Kind
 from ullage_sidecar.alarms import Alarms
 from ullage_sidecar.health import Ticks
 from ullage_sidecar.metrics import Collector, Reload
+from ullage_sidecar.rows import Rows
 
 
 def scrape(world, *snapshots):
     """Return the samples of one scrape."""
     registry = CollectorRegistry(auto_describe=False)
     look = lambda: (world.look(*snapshots), Alarms(), world.settings, Reload(successful=True, at=0), Ticks(0, 0))  # noqa: E731
-    registry.register(Collector(look))
+    registry.register(Collector(look, Rows()))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return [sample for family in families for sample in family.samples]
 

@@ -91,6 +91,7 @@ FAMILIES = {
     "ullage_config_last_reload_success_timestamp_seconds": "gauge",
     "ullage_last_tick_timestamp_seconds": "gauge",
     "ullage_tick_failures": "counter",
+    "ullage_rows_dropped": "counter",
 }
 
 

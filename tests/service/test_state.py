@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
-from snapshots import START, World, buffer, exits, shown, snapshot
+from snapshots import SECOND, START, World, buffer, exits, shown, snapshot
 
 from ullage.segment.layout import ProbeStatus
 from ullage.segment.snapshot import Probe
-from ullage_sidecar.discovery import Unreadable
-from ullage_sidecar.state import Tally
+from ullage_sidecar.discovery import Found, Unreadable
+from ullage_sidecar.state import MAX_GONE, Tally, observe
 
 
 def test_the_first_death_of_an_engine_is_primary_and_its_siblings_follow():
@@ -203,16 +205,87 @@ def test_a_file_that_cannot_be_read_for_a_while_is_not_counted_twice():
     assert state.read_errors == {"io": 1}
 
 
-def test_each_bad_file_is_counted_once_and_half_written_records_when_they_are_caught():
+def test_each_bad_file_is_counted_once():
     world = World()
     bad = Unreadable("x.ullage", "magic", "x.ullage: not a segment")
-    for _ in range(3):
-        state = world.look(snapshot("live", half_written=1), unreadable=[bad])
-    assert state.read_errors == {"magic": 1, "half_written": 3}
 
     for _ in range(3):
-        state = world.look(snapshot("live", alive=False, half_written=1), unreadable=[bad])
-    assert state.read_errors == {"magic": 1, "half_written": 4}
+        state = world.look(unreadable=[bad])
+
+    assert state.read_errors == {"magic": 1}
+
+
+@pytest.mark.parametrize(("field", "reason"), [("half_written", "half_written"), ("refused", "refused")])
+def test_of_the_records_that_are_skipped_those_more_than_at_the_last_look_are_counted(field, reason):
+    world = World()
+
+    def skipped(count, **more):
+        return world.look(snapshot("live", **{field: count}, **more)).read_errors[reason]
+
+    assert [skipped(1) for _ in range(5)] == [1] * 5
+    assert [skipped(3), skipped(0), skipped(2)] == [3, 3, 5]
+    assert skipped(2, alive=False) == 5
+
+
+def test_a_look_leaves_the_history_as_it_is():
+    """A GET looks, and forgets: what is counted must not depend on how often it is asked for."""
+    world = World()
+    world.look(snapshot("a", buffers=[buffer(beyond=1)]), snapshot("gone", "vllm0/gone", buffers=[buffer(beyond=1)]))
+    before = deepcopy(world.history)
+    dead = snapshot("a", alive=False, half_written=2, buffers=[buffer(beyond=4)])
+    found = Found((dead, snapshot("new", "vllm0/new")), (Unreadable("x.ullage", "magic", "not a segment"),))
+
+    looks = [observe(found, world.history, world.settings, world.now_ns + SECOND)[0] for _ in range(3)]
+
+    assert world.history == before
+    assert looks[0] == looks[1] == looks[2]
+    assert looks[0].read_errors == {"magic": 1, "half_written": 2}
+    assert exits(looks[0]) == {("vllm0/core", "killed", "primary"): 1}
+
+
+# -- what is remembered of processes that are gone -----------------------------------------------------------------
+
+
+def _one_after_the_other(world, count):
+    """Let ``count`` processes of different names die, each alone in the directory."""
+    for number in range(count):
+        state = world.look(
+            snapshot(f"{number}", f"app0/{number}", alive=False, engine=f"e{number}", buffers=[buffer(beyond=1)])
+        )
+    return state
+
+
+def test_names_of_the_gone_are_forgotten_after_the_retention():
+    world = World(retention=3600)
+    fresh = World(retention=3600)
+    _one_after_the_other(world, 20)
+    assert len(world.look().totals) == 20
+
+    state = world.look(after=3601)
+
+    assert (state.totals, state.exits, state.names) == ({}, {}, set())
+    fresh.look()
+    assert world.history == fresh.history
+
+
+def test_a_name_that_has_a_file_is_not_forgotten():
+    world = World(retention=3600)
+    world.look(snapshot("first", alive=False, buffers=[buffer(beyond=3)]))
+    for _ in range(3):
+        state = world.look(snapshot("second", buffers=[buffer()]), after=3000)
+
+    assert state.totals["vllm0/core"][Tally("rows", "violations")] == 3
+    assert exits(state) == {("vllm0/core", "killed", "primary"): 1}
+
+
+def test_at_most_256_names_of_the_gone_are_remembered_the_latest_ones():
+    state = _one_after_the_other(World(), 600)
+
+    assert len(state.totals) == MAX_GONE + 1
+    assert "app0/599" in state.totals
+    assert "app0/343" in state.totals
+    assert "app0/342" not in state.totals
+    assert {process for process, _, _ in state.exits} == state.totals.keys() == state.names
 
 
 @pytest.mark.fault("a wall clock that jumps", sees="no warning")

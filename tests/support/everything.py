@@ -13,6 +13,7 @@ from ullage_sidecar.alarms import Alarms, evaluate
 from ullage_sidecar.discovery import Unreadable
 from ullage_sidecar.health import Ticks
 from ullage_sidecar.metrics import Collector, Reload
+from ullage_sidecar.rows import Rows
 
 IDENTITY = {
     "engine": "vllm",
@@ -93,7 +94,7 @@ def everything():
         alarms, _ = evaluate(alarms, state, world.settings)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(
-        Collector(lambda: (state, alarms, world.settings, Reload(successful=False, at=1.0), Ticks(2.0, 3)))
+        Collector(lambda: (state, alarms, world.settings, Reload(successful=False, at=1.0), Ticks(2.0, 3)), Rows())
     )
     return list(registry.collect())
 

@@ -18,7 +18,17 @@ each state, the label of the state is named like the metric, and one of them is 
 count is the one of `le="+Inf"`.
 """
 # Labels with few values, which are therefore listed; and where a list would not be complete.
-LISTED = {"outcome", "cause", "direction", "state", "reason", "le", "ullage_process_state", "ullage_probe_status"}
+LISTED = {
+    "where",
+    "outcome",
+    "cause",
+    "direction",
+    "state",
+    "reason",
+    "le",
+    "ullage_process_state",
+    "ullage_probe_status",
+}
 OPEN = {"ullage_segment_read_errors_total"}
 EXAMPLES = {
     "ullage_build_info": "count by (version) (ullage_build_info)",
@@ -71,6 +81,7 @@ EXAMPLES = {
     ),
     "ullage_last_tick_timestamp_seconds": "time() - ullage_last_tick_timestamp_seconds",
     "ullage_tick_failures_total": "increase(ullage_tick_failures_total[15m]) > 0",
+    "ullage_rows_dropped_total": "sum by (where) (increase(ullage_rows_dropped_total[15m])) > 0",
     "ullage_scrape_duration_seconds": "max by (job) (ullage_scrape_duration_seconds)",
 }
 

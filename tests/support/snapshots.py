@@ -43,7 +43,17 @@ def buffer(name="rows", *, kind=Kind.HARD, capacity=100, used=0, high_water=None
 
 
 def snapshot(
-    incarnation="a", name="vllm0/core", *, alive=True, buffers=(), probes=(), engine="e1", half_written=0, **words
+    incarnation="a",
+    name="vllm0/core",
+    *,
+    alive=True,
+    buffers=(),
+    probes=(),
+    engine="e1",
+    half_written=0,
+    refused=0,
+    claims=(),
+    **words,
 ):
     process = Process(**(dict.fromkeys(Process._fields, 0) | {"started_ns": START, "running": -1} | words))
     return Snapshot(
@@ -54,9 +64,10 @@ def snapshot(
         process=process,
         probes=tuple(probes),
         buffers=tuple(buffers),
-        claims=(),
+        claims=tuple(claims),
         events=(),
         half_written=half_written,
+        refused=refused,
     )
 
 

@@ -126,7 +126,9 @@ def _index_width(pair: Pair) -> Judged:
     have, need = pair.sizes
     if need <= have:
         return None
-    strides = [value for name, value in pair.provider.inputs.items() if "stride" in name and _is_size(value)]
+    strides = [
+        value for name, value in pair.provider.inputs.items() if "stride" in name and _is_size(value) and value > 0
+    ]
     for stride in strides:
         for bits in WIDTHS:
             if have in (2**bits // stride, -(-(2**bits) // stride)):
@@ -152,7 +154,8 @@ def _narrow(pair: Pair) -> Judged:
     """See whether a table that is narrow on purpose is read at every position of a request."""
     have, need = pair.sizes
     columns, block = _sizes(pair.provider, "columns", "block_size")
-    reaches_a_request = have >= pair.provider.inputs.get("max_model_len", need)
+    length = pair.provider.inputs.get("max_model_len")
+    reaches_a_request = have >= (length if _is_size(length) else need)
     if not columns or columns * block != have or reaches_a_request or need not in pair.requirement.inputs.values():
         return None
     words = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import chain, combinations, product, repeat
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations, repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ PROVIDES, REQUIRES, IS = "provides", "requires", "is"
 ROLES = (PROVIDES, REQUIRES, IS)
 EQUAL, AT_LEAST = "==", ">="
 RELATIONS = (EQUAL, AT_LEAST)
+MAX_GROUPS = 64
+"""Groups of a contract that are compared."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,19 @@ class Disagreement:
 
     Attributes:
         dims: Which dimensions differ; empty if it is their number, or the dtype.
+        providers: The claims that state the same as ``provider``, itself first; empty where it was compared alone.
+        requirements: Likewise for ``requirement``.
     """
 
     provider: Claim
     requirement: Claim
     dims: tuple[int, ...]
+    providers: tuple[Claim, ...] = ()
+    requirements: tuple[Claim, ...] = ()
+
+    def counts_for(self, process: str) -> bool:
+        """Tell whether a claim of ``process`` is one that is not satisfied."""
+        return any(claim.process == process for claim in self.requirements or (self.requirement,))
 
     @property
     def numbers(self) -> tuple[int, int, int]:
@@ -75,19 +85,29 @@ def differing(provided: Shape, required: Shape, relations: Sequence[str]) -> tup
     return wrong or None
 
 
+def groups(claims: Iterable[Claim]) -> list[tuple[Claim, ...]]:
+    """Group claims of the same role, shape and dtype: they agree, and disagree with the same others.
+
+    Groups are in the order of their first claims.
+    """
+    alike: dict[tuple[str, Shape, str], list[Claim]] = {}
+    for claim in claims:
+        alike.setdefault((claim.role, claim.shape, claim.dtype), []).append(claim)
+    return [tuple(group) for group in alike.values()]
+
+
 def disagreements(claims: Iterable[Claim], relations: Sequence[str]) -> list[Disagreement]:
-    """Compare all pairs of claims, and return those that disagree in the order of the claims."""
-    claims = list(claims)
-    # Claims that say the same agree with each other, and all with the same others: hundreds may say the same.
-    alike: dict[tuple[str, Shape, str], list[int]] = {}
-    for position, claim in enumerate(claims):
-        alike.setdefault((claim.role, claim.shape, claim.dtype), []).append(position)
-    pairs: list[tuple[int, int]] = []
-    for one, other in combinations(alike.values(), 2):
-        if disagreement(claims[one[0]], claims[other[0]], relations) is not None:
-            pairs += [(min(pair), max(pair)) for pair in product(one, other)]
-    found = (disagreement(claims[first], claims[second], relations) for first, second in sorted(pairs))
-    return [one for one in found if one is not None]
+    """Compare the groups of ``claims`` in pairs; return one disagreement for each pair that does not fit.
+
+    Of more than ``MAX_GROUPS`` groups the first are compared. A disagreement holds the first claim of each group.
+    """
+    found = []
+    for one, other in combinations(groups(claims)[:MAX_GROUPS], 2):
+        pair = disagreement(one[0], other[0], relations)
+        if pair is not None:
+            sides = (one, other) if pair.provider is one[0] else (other, one)
+            found.append(replace(pair, providers=sides[0], requirements=sides[1]))
+    return found
 
 
 def disagreement(first: Claim, second: Claim, relations: Sequence[str]) -> Disagreement | None:

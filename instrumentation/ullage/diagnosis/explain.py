@@ -9,11 +9,12 @@ does, and pay for both. *Unknown* always competes. Within a factor of two is a t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ullage.diagnosis.circumstances import circumstances
 from ullage.diagnosis.claims import EQUAL, differing
-from ullage.diagnosis.finding import UNKNOWN, Cause, Finding, discriminator
+from ullage.diagnosis.finding import MAX_CAUSE, UNKNOWN, Cause, Finding, discriminator, shortened
 from ullage.diagnosis.numeric import Pair, numeric
 from ullage.diagnosis.priors import log_prior
 from ullage.diagnosis.reports import reported
@@ -54,10 +55,10 @@ def explain(
     best: dict[str, Cause] = {}
     for cause in causes:
         if cause.rule not in best or cause.weight > best[cause.rule].weight:
-            best[cause.rule] = cause
+            best[cause.rule] = replace(cause, text=shortened(cause.text, MAX_CAUSE))
     # Unknown, too, takes one side's number as explained: it pays for the same formula.
     weight = math.exp(log_prior("unknown", without)) * UNKNOWN_FIT / min((c.tries for c in causes), default=1)
     rivals = sorted((*best.values(), Cause(UNKNOWN, UNKNOWN, "something else", weight)), key=lambda c: -c.weight)
     tied = Finding(tuple(rivals), sufficient).tied
-    told_apart = discriminator(tied) if len(tied) > 1 else ""
+    told_apart = shortened(discriminator(tied), MAX_CAUSE) if len(tied) > 1 else ""
     return Finding(tuple(rivals), sufficient, told_apart, reported(contract, [cause.rule for cause in tied]))

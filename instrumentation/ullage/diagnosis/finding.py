@@ -19,6 +19,9 @@ NEARBY = 64
 UNKNOWN = "unknown"
 NAMED = 3
 """Reports that a text names."""
+MAX_TEXT = 4_000
+MAX_CAUSE = 1_000
+"""Characters of the text of a finding, and of the text of one cause."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,10 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The finding in a few sentences."""
+        """The finding in a few sentences, of at most ``MAX_TEXT`` characters."""
+        return shortened(self._text(), MAX_TEXT)
+
+    def _text(self) -> str:
         if not self.sufficient:
             possible = f" Possible: {'; or '.join(self.causes[:3])}." if self.causes else ""
             return (
@@ -102,6 +108,11 @@ class Finding:
             said = f"Likeliest: {tied[0].text}. {tied[0].advice} {tied[0].avoid}"
         before = f" Reported before: {', '.join(self.reports[:NAMED])}." if self.reports else ""
         return f"{said.rstrip()}{before}"
+
+
+def shortened(text: str, length: int) -> str:
+    """Return ``text``, cut to ``length`` characters if it is longer."""
+    return text if len(text) <= length else f"{text[: length - 4]} ..."
 
 
 def discriminator(tied: tuple[Cause, ...]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ullage.diagnosis import claims
-from ullage.diagnosis.claims import Disagreement, differing, disagreements
+from ullage.diagnosis.claims import MAX_GROUPS, Claim, Disagreement, differing, disagreements, groups
 from ullage.diagnosis.explain import explain
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ullage.diagnosis.finding import Finding
     from ullage.segment.snapshot import Claim as Recorded
 
+MAX_EXPLAINED = 16
+"""Disagreements of a contract that are explained; the others are counted."""
 _SYMBOLS = {"EQUAL": claims.EQUAL, "AT_LEAST": claims.AT_LEAST}
 
 
@@ -24,6 +27,7 @@ class Contract:
 
     Attributes:
         claims: Those of all processes.
+        disagreements: Between the first ``MAX_GROUPS`` groups of equal claims.
         violations: What two sides had when it was violated in a process, the last that was recorded.
         counts: Checks, violations and the date of the first violation (ns), by process.
     """
@@ -32,7 +36,7 @@ class Contract:
     dims: tuple[str, ...]
     unit: str
     relations: tuple[str, ...]
-    claims: tuple[claims.Claim, ...]
+    claims: tuple[Claim, ...]
     disagreements: tuple[Disagreement, ...]
     violations: tuple[Disagreement, ...]
     counts: dict[str, tuple[int, int, int]]
@@ -42,13 +46,23 @@ class Contract:
         """The processes that have to do with it."""
         return tuple(sorted(self.counts.keys() | {claim.process for claim in self.claims}))
 
+    @cached_property
+    def groups(self) -> tuple[tuple[Claim, ...], ...]:
+        """The claims, those that are equal in one group."""
+        return tuple(groups(self.claims))
+
+    @property
+    def uncompared(self) -> int:
+        """Groups of claims that are too many to be compared."""
+        return max(0, len(self.groups) - MAX_GROUPS)
+
     def disagreements_of(self, process: str) -> list[Disagreement]:
-        """Return those that count as ``process``'s: each is one of the process whose need is not met."""
-        return [found for found in self.disagreements if found.requirement.process == process]
+        """Return those that count as ``process``'s: a need of it is not met."""
+        return [found for found in self.disagreements if found.counts_for(process)]
 
     def findings(self) -> list[tuple[Disagreement, Finding]]:
-        """Explain each disagreement."""
-        return [(found, self.explained(found)) for found in self.disagreements]
+        """Explain the first ``MAX_EXPLAINED`` disagreements."""
+        return [(found, self.explained(found)) for found in self.disagreements[:MAX_EXPLAINED]]
 
     def explained(self, found: Disagreement, *, without: str = "") -> Finding:
         """Explain one of them; ``without`` as ``explain`` has it."""
@@ -57,14 +71,20 @@ class Contract:
 
 def joined(said: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract, ...]:
     """Join what (process, its recorded claims) say, by contract."""
+    return tuple(contract_of(name, found) for name, found in by_contract(said).items())
+
+
+def by_contract(said: Iterable[tuple[str, Iterable[Recorded]]]) -> dict[str, list[tuple[str, Recorded]]]:
+    """Sort what (process, its recorded claims) say by the contract's name: (process, claim) of each."""
     by_name: dict[str, list[tuple[str, Recorded]]] = {}
     for process, recorded in said:
         for claim in recorded:
             by_name.setdefault(claim.contract, []).append((process, claim))
-    return tuple(_contract(name, found) for name, found in sorted(by_name.items()))
+    return dict(sorted(by_name.items()))
 
 
-def _contract(name: str, said: list[tuple[str, Recorded]]) -> Contract:
+def contract_of(name: str, said: list[tuple[str, Recorded]]) -> Contract:
+    """Join the claims of one contract: (process, claim), at least one."""
     first = said[0][1]
     relations = tuple(_SYMBOLS.get(relation.name, claims.EQUAL) for relation in first.relations)
     joint = tuple(_claim(process, claim) for process, claim in said if not claim.tally and not claim.witness)
@@ -89,8 +109,8 @@ def _contract(name: str, said: list[tuple[str, Recorded]]) -> Contract:
     )
 
 
-def _claim(process: str, claim: Recorded) -> claims.Claim:
-    return claims.Claim(
+def _claim(process: str, claim: Recorded) -> Claim:
+    return Claim(
         source=claim.source,
         role=claim.role.name.lower(),
         shape=claim.shape,

@@ -36,13 +36,13 @@ def _connector(provider: Claim, requirement: Claim, without: str) -> list[Fields
     numbers, rows, width = flat.shape[0], wide.shape[0], wide.shape[1]
     inputs = {**flat.inputs, **wide.inputs}
     fields = inputs.get("fields_per_seq", 1)
-    if None in (numbers, rows, width) or not isinstance(fields, int) or rows is None or width is None:
+    if None in (numbers, rows, width) or not _is_count(fields) or rows is None or width is None:
         return []
     extra = width - fields
     if numbers != rows * fields or extra <= 0:
         return []
     recorded = {name: value for name, value in inputs.items() if name.startswith("connector_fields.")}
-    if recorded and sum(recorded.values()) != extra:
+    if recorded and (not all(map(_is_count, recorded.values())) or sum(recorded.values()) != extra):
         return []
     named = ", ".join(name.partition(".")[2] for name in recorded)
     words = (
@@ -52,6 +52,10 @@ def _connector(provider: Claim, requirement: Claim, without: str) -> list[Fields
     weight = math.exp(log_prior("connector fields", without)) * (1 if recorded else 1 / FIELDS_DOMAIN)
     advice = "Compute the shape in one place (ullage.SchedulerMetadata) and give it the connector's fields."
     return [("connector fields", "connector fields", words, weight, advice, "Do not flatten the wider one.")]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _dimensions(provider: Claim, requirement: Claim, without: str) -> list[Fields]:
