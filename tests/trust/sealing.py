@@ -113,7 +113,7 @@ class SegmentFile:
         fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 
     def close(self):
-        """Give the descriptor back."""
+        """Close the file; the changes stay in it."""
         os.close(self._fd)
 
     def _read(self, offset, size):

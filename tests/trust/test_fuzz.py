@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def report():
 
 def test_the_segments_that_real_programs_wrote_keep_every_promise(tmp_path):
     for name, content in corpus().items():
-        snapshot = reader.read(place(tmp_path, content).path)
+        with closing(place(tmp_path, content)) as file:
+            snapshot = reader.read(file.path)
 
         assert list(broken(snapshot)) == [], name
         assert snapshot.half_written == snapshot.refused == 0

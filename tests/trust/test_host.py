@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import statistics
+from contextlib import closing
+from functools import partial
 
 import pytest
 from mutate import KINDS, mutate
-from sealing import corpus, crowd, place
+from sealing import SegmentFile, corpus, crowd, place
 
 from ullage.segment import reader
 from ullage.segment.layout import BUFFERS, IDENTITY
@@ -56,23 +58,40 @@ def fill(directory):
     contents = list(corpus().items())
     for number in range(MUTATED):
         name, content = contents[number % len(contents)]
-        mutate(place(directory, content, secrets.token_bytes(16)), number, "host", name)
+        with closing(place(directory, content, secrets.token_bytes(16))) as file:
+            mutate(file, number, "host", name)
     content = dict(contents)["program"]
-    far = place(directory, content, secrets.token_bytes(16))
-    far.head([r._replace(offset=2**63 + 5) if r.id == BUFFERS.id else r for r in far.regions.values()])
-    for identity in (b'{"process":""}', b"[" * 3000, b'{"process":"\\ud800"}', b'{"process":"a\\nb"}'):
-        place(directory, content, secrets.token_bytes(16)).seal(IDENTITY, 0, identity)
-    place(directory, content, secrets.token_bytes(16), process="é" * 1700)
-    huge = place(directory, content, secrets.token_bytes(16))
-    large = {BUFFERS.id: {"records": 6 << 20, "offset": 1 << 20}}
-    huge.head([r._replace(**large.get(r.id, {})) for r in huge.regions.values()], file_bytes=4 << 30)
-    huge.resize(4 << 30)
+    for harm in HARMS:
+        with closing(place(directory, content, secrets.token_bytes(16))) as file:
+            harm(file)
     (directory / "backup.ullage").write_bytes(content)
     (directory / os.fsdecode(b"caf\xe9.ullage")).write_bytes(b"not a segment")
     crowd(directory, DEAD)
 
 
-@pytest.mark.fault("3,000 dead and 400 mutated segments in the host's directory", sees="the host's own numbers")
+def far(file):
+    """Put the buffers where no file ends."""
+    file.head([r._replace(offset=2**63 + 5) if r.id == BUFFERS.id else r for r in file.regions.values()])
+
+
+def huge(file):
+    """Declare millions of buffers, and make the file as large as they need."""
+    large = {BUFFERS.id: {"records": 6 << 20, "offset": 1 << 20}}
+    file.head([r._replace(**large.get(r.id, {})) for r in file.regions.values()], file_bytes=4 << 30)
+    file.resize(4 << 30)
+
+
+IDENTITIES = (
+    '{"process":""}',
+    "[" * 3000,
+    '{"process":"\\ud800"}',
+    '{"process":"a\\nb"}',
+    '{"process":"%s"}' % ("é" * 1700),
+)
+HARMS = (far, huge, *(partial(SegmentFile.seal, region=IDENTITY, index=0, payload=i.encode()) for i in IDENTITIES))
+
+
+@pytest.mark.fault("dead and mutated segments in the host's directory", sees="the host's own numbers")
 def test_a_host_records_among_bad_segments_and_starts_as_fast(start, segments, tried, capsys):
     empty, crowded = segments / "empty", segments / "crowded"
     empty.mkdir()

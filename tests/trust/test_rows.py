@@ -50,10 +50,13 @@ def healthy(program):
 def forged(segments):
     """Leave a segment in the directory, as a dead program wrote it, with other fields of the identity."""
 
-    def forge(directory=segments, **identity):
-        return place(directory, corpus()["program"], secrets.token_bytes(16), **identity)
+    with contextlib.ExitStack() as opened:
 
-    return forge
+        def forge(**identity):
+            file = place(segments, corpus()["program"], secrets.token_bytes(16), **identity)
+            return opened.enter_context(contextlib.closing(file))
+
+        yield forge
 
 
 def check_pages(watching):
@@ -292,16 +295,18 @@ def test_two_formulas_in_many_layers_are_one_disagreement(program, healthy, side
 
 
 @pytest.mark.fault("600 process names in succession", sees="those of the retention time")
-def test_what_is_known_of_names_that_are_gone_expires(forged, healthy, sidecar):
+def test_what_is_known_of_names_that_are_gone_expires(healthy, sidecar, segments):
+    (live,) = segments.glob("*.ullage")
+    content = corpus()["program"]
     watching = sidecar(ULLAGE_RETENTION="2s", ULLAGE_CLEAR_HOLD="1s")
     quiet = watching.get("/metrics").count(b"\n")
     for batch in range(10):
         names = [f"gone{batch}-{number}/main" for number in range(60)]
-        files = [forged(process=name) for name in names]
+        for name in names:
+            place(segments, content, secrets.token_bytes(16), process=name).close()
         until(lambda names=names: names[-1] in watching.states(), 60, "the names of this batch")
-        for file in files:
-            file.close()
-            file.path.unlink()
+        for path in set(segments.glob("*.ullage")) - {live}:
+            path.unlink()
     peak = watching.get("/metrics").count(b"\n")
 
     def settled():
