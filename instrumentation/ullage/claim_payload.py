@@ -64,6 +64,8 @@ def _encoded(inputs: Mapping[str, Any]) -> tuple[bytes, bool]:
     encoded, truncated = b"{}", False
     for name, value in inputs.items():
         try:
+            if not name:
+                raise ValueError("an input without a name")
             plain = scalar(value if isinstance(value, _SCALARS) else exact(str(name), value))
         except (TypeError, ValueError):
             truncated = True

@@ -121,8 +121,11 @@ class Session:
             found = sweep.survey(directory)
             neighbours = [snapshot for _, snapshot in found]
             sweep.sweep(directory, found, time.time())
+        self._adopt_engine(neighbours)
+        with safety.shield("identity"):
+            self._identity.update(surroundings.arrival())
         try:
-            segment = Segment.create(directory)
+            segment = Segment.create(directory, self._encoded_identity())
         except Exception as error:
             self._off = True
             reason = error.strerror if isinstance(error, OSError) else None
@@ -132,7 +135,6 @@ class Session:
                 f"affected; nothing is recorded. Set ULLAGE_DIR to a writable directory on tmpfs.",
             )
             return
-        self._adopt_engine(neighbours)
         self._begin(segment)
         with safety.shield("file system"):
             kind = file_system.kind_of(directory)
@@ -146,11 +148,7 @@ class Session:
         """Store into ``segment`` from now on; what waited for one is attached, each by itself."""
         self._segment = segment
         self.words = segment.process
-        self.words[P.RUNNING] = -1
         self.words[P.HOOK_ERRORS] = self._errors
-        with safety.shield("identity"):
-            self._identity.update(surroundings.arrival())
-            self._publish()
         with safety.shield("end of the process"):
             self._watch_the_end()
         waiting, self._waiting = self._waiting, []
@@ -180,8 +178,10 @@ class Session:
             self._publish()
 
     def _publish(self) -> None:
-        if self._segment is None:
-            return
+        if self._segment is not None:
+            self._segment.seal(layout.IDENTITY, 0, self._encoded_identity())
+
+    def _encoded_identity(self) -> bytes:
         identity = {
             "process": f"{self._identity['engine_name']}/{self._process_name()}",
             "role": self._role(),
@@ -193,7 +193,7 @@ class Session:
         room = IDENTITY_TEXT_MAX
         while len(payload := _encoded(identity, room)) > layout.IDENTITY.sealed_bytes:
             room //= 2
-        self._segment.seal(layout.IDENTITY, 0, payload)
+        return payload
 
     def _role(self) -> str:
         if "core" in self.roles:

@@ -26,7 +26,7 @@ NO_HOOK = (
 
 MAX_FILES = 512
 """Segments that are read at one moment."""
-MAX_LISTED = 4_096
+MAX_LISTED = 16_384
 """Files among which they are chosen."""
 
 

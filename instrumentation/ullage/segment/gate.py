@@ -134,11 +134,13 @@ def scalars(value: object) -> dict[str, Scalar]:
     """Return a JSON object of scalars with its text cleaned.
 
     Raises:
-        ValueError: It is something else, or a number in it is not finite or does not fit 64 bits.
+        ValueError: It is something else, a name is empty, or a number is not finite or does not fit 64 bits.
     """
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004  it is what a file says, not what a caller gave
-    return {clean(str(name)): scalar(item) for name, item in value.items()}
+    if "" in value:
+        raise ValueError("a value without a name")
+    return {clean(name): scalar(item) for name, item in value.items()}
 
 
 def scalar(value: object) -> Scalar:

@@ -160,7 +160,8 @@ class _Reading:
             incarnation=self._header.incarnation,
             version=f"{self._header.major}.{self._header.minor}",
             alive=self._alive,
-            identity=gate.identity(sealed[2]) if sealed is not None else {},
+            # A process that died while it published its identity again has left numbers that are worth reading.
+            identity=gate.identity(sealed[2]) if sealed is not None else {"process": "unknown"},
             process=gate.process(self._words),
             probes=(),
             buffers=(),

@@ -171,7 +171,7 @@ class Snapshot:
     @property
     def name(self) -> str:
         """The process name, unique within the pod up to a second living process of the same name."""
-        return str(self.identity.get("process", "unknown"))
+        return str(self.identity["process"])
 
     @property
     def engine_id(self) -> str:

@@ -46,8 +46,8 @@ class Segment:
         self.process = self.words(layout.PROCESS, 0)
 
     @classmethod
-    def create(cls, directory: Path) -> Segment:
-        """Create a segment in ``directory`` and hold its lock.
+    def create(cls, directory: Path, identity: bytes = b"") -> Segment:
+        """Create a segment in ``directory`` with that identity, a JSON object, and hold its lock.
 
         The file appears under its name only when it is whole: made under a temporary name, its blocks
         allocated (a full disk must be an exception, not a signal at the first store), then renamed.
@@ -80,6 +80,9 @@ class Segment:
             segment = cls(path, mapping, lock_fd, incarnation.hex())
             segment.process[layout.P.PID] = os.getpid()
             segment.process[layout.P.STARTED_NS] = time.time_ns()
+            segment.process[layout.P.RUNNING] = -1
+            if identity:
+                segment.seal(layout.IDENTITY, 0, identity)
             temporary.rename(path)
             undo.pop_all()
         return segment
