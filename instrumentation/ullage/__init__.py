@@ -8,7 +8,11 @@ Importing this module does nothing: it opens no file, starts no thread, and load
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+from ullage.errors import BoundsViolation, ShapeViolation
+from ullage.inert import STAND_INS, say_once
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,28 +29,38 @@ __all__ = [
 if TYPE_CHECKING:
     from ullage.buffers import Buffer, buffer
     from ullage.contracts import Contract
-    from ullage.errors import BoundsViolation, ShapeViolation
     from ullage.scheduler_metadata import SchedulerMetadata
     from ullage.session import step
     from ullage.watching import watch
 
 _HOME = {
-    "BoundsViolation": "ullage.errors",
     "Buffer": "ullage.buffers",
     "Contract": "ullage.contracts",
     "SchedulerMetadata": "ullage.scheduler_metadata",
-    "ShapeViolation": "ullage.errors",
     "buffer": "ullage.buffers",
     "step": "ullage.session",
     "watch": "ullage.watching",
 }
 
 
+_MAX_ERRORS = 10
+_errors: dict[str, int] = {}
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'ullage' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415  an import of ullage costs nothing until it is used
+    try:
+        from importlib import import_module  # noqa: PLC0415  an import of ullage costs nothing until it is used
 
-    value = getattr(import_module(_HOME[name]), name)
+        value = getattr(import_module(_HOME[name]), name)
+    except Exception as error:
+        if name not in STAND_INS or os.environ.get("ULLAGE_STRICT") == "1":
+            raise
+        value = STAND_INS[name]
+        say_once(name, error)
+        _errors[name] = _errors.get(name, 0) + 1
+        if _errors[name] < _MAX_ERRORS:
+            return value  # the next use tries again
     globals()[name] = value
     return value

@@ -10,8 +10,8 @@ from ullage import _indices
 from ullage import device as on_device
 from ullage._rows import Rows
 from ullage.buffers import buffer
-from ullage.counting import size
 from ullage.errors import BoundsViolation
+from ullage.exact import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Indexer:
         margin: float,
         max_capacity: int | None = None,
     ) -> None:
-        size(self._planned_as, planned)
+        planned = size(self._planned_as, planned)
         if not 1 <= margin < float("inf"):
             raise ValueError(f"{name}: margin is {margin!r}; it must be a number of at least 1")
         if not all(isinstance(width, int) and width > 0 for width in row_shape):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ullage import safety
+from ullage.safety import Place
 from ullage.segment.layout import P
 from ullage.words import SINK, Pending
 
@@ -37,8 +37,8 @@ class Beat:
         self.due_ns = self._check_ns = 0
         self.familiar = False
         self.judge_at = 0
-        self._checks: list[Callable[[], object]] = []
-        self._harvests: list[Callable[[], object]] = []
+        self._checks: list[tuple[Callable[[], object], Place]] = []
+        self._harvests: list[tuple[Callable[[], object], Place]] = []
 
     def tick(self, running: int = -1) -> None:
         """One engine iteration is over. ``running``: requests that need the next one; -1 if not known."""
@@ -53,9 +53,10 @@ class Beat:
 
     def catch_up(self, now: int) -> None:
         """Do what is due at ``now``."""
-        for harvest in self._harvests:
-            with safety.shield("harvest"):
-                harvest()
+        for harvest, place in self._harvests:
+            if not place.off:
+                with place:
+                    harvest()
         if now > self._check_ns:
             self._check_ns = now + CHECK_INTERVAL_NS
             self.check()
@@ -63,19 +64,24 @@ class Beat:
 
     def check(self) -> None:
         """Do what is done at least 10 s apart."""
-        for check in self._checks:
-            with safety.shield("step check"):
-                check()
+        for check, place in self._checks:
+            if not place.off:
+                with place:
+                    check()
 
     def at_ticks(self, harvest: Callable[[], object]) -> None:
         """Have ``harvest`` called at each step tick, on the thread that makes it. Again is a no-op."""
-        if harvest not in self._harvests:
-            self._harvests.append(harvest)
+        if all(harvest is not known for known, _ in self._harvests):
+            self._harvests.append((harvest, _place(harvest)))
         self.due_ns = 0
 
     def at_checks(self, check: Callable[[], object]) -> None:
         """Have ``check`` called in a step tick, at least 10 s apart."""
-        self._checks.append(check)
+        self._checks.append((check, _place(check)))
+
+
+def _place(function: Callable[[], object]) -> Place:
+    return Place(f"step tick: {getattr(function, '__qualname__', function)}")
 
 
 beat = Beat()

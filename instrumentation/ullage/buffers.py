@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ullage import compiled, safety
-from ullage.counting import counting, size
-from ullage.segment import layout
+from ullage.counting import counting
+from ullage.exact import size
+from ullage.segment import layout, text
 from ullage.segment.layout import HOT_WORDS, B, BufferPayload, EventKind, Kind, Location, P
 from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
+    from typing import SupportsIndex
+
     from ullage.segment.writer import Segment
+
+MAX_BUFFERS = 2 * layout.BUFFERS.records
+"""Handles that are remembered by name. A host that makes names without end gets ones that record nothing."""
+_EVIDENCE = (B.BEYOND, B.VIOLATIONS, B.EXHAUSTIONS, B.GROWS, B.SHRINKS)
+"""Counts that outlive their buffer: while one is not zero, its record stays after ``close``."""
 
 
 class Buffer:
@@ -39,6 +47,7 @@ class Buffer:
         "_capacity",
         "_descriptor",
         "_index",
+        "_resume",
         "_warn_at",
         "_zero",
         "checked",
@@ -60,7 +69,8 @@ class Buffer:
         self._index: int | None = None
         functions = counting(name, capacity)
         self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
-        self.checked, self.violated, self.hold, self.counted, self._bind, self._zero, self._capacity = functions[4:]
+        self.checked, self.violated, self.hold, self.counted, self._bind, self._zero = functions[4:10]
+        self._resume, self._capacity = functions[10:]
         self._warn_at = 0
         compiled.skip(*functions[:6])
 
@@ -69,30 +79,43 @@ class Buffer:
         """The capacity now, in ``unit``."""
         return self._capacity()
 
-    def warn_at(self, used: int) -> None:
+    def warn_at(self, used: SupportsIndex) -> None:
         """Raise the warning line to ``used`` units: up to there, use is what somebody planned for."""
-        with safety.shield(f"warn_at {self.name}"), session.lock:
+        with safety.shield(f"buffer {self.name}: warn_at"), session.lock:
             self._warn_at = size("warn_at", used)
-            self._views()[1][B.WARN_AT] = used
+            self._views()[1][B.WARN_AT] = self._warn_at
 
     def close(self) -> None:
-        """Free the buffer's record: the buffer is gone. Later calls on the handle do nothing."""
-        with safety.shield(f"close {self.name}"):
+        """Free the buffer: it is gone, and later calls on the handle do nothing.
+
+        Its record stays if it counted a violation, an exhaustion or a resize; the next buffer of its name goes on.
+        """
+        with safety.shield(f"buffer {self.name}: close"):
             _registry.remove(self)
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
-        self._index = segment.allocate(layout.BUFFERS)
+        kept, unit = _registry.kept(self.name, segment)
+        self._index = _registry.allocate(segment) if kept is None else kept
         if self._index is None:
             session.drop(P.DROPPED_BUFFERS)
-            safety.log_once(f"all {layout.BUFFERS.records} records are taken: later buffers are counted, not recorded")
+            safety.log_once(
+                "records of buffers",
+                f"all {layout.BUFFERS.records} records are taken: later buffers are counted, not recorded",
+            )
             self._bind(SINK, SINK)
             return
         words = segment.words(layout.BUFFERS, self._index)
         epoch = words[B.EPOCH] + 1
         words[B.EPOCH_CHECK] = epoch
-        for word in range(B.EPOCH + 1, B.EPOCH_CHECK):
-            words[word] = 0
+        if kept is None:
+            for word in range(B.EPOCH + 1, B.EPOCH_CHECK):
+                words[word] = 0
+        else:
+            self._resume(words)
+            words[B.USED] = words[B.HIGH_WATER] = 0
+            if unit != self.unit:
+                words[B.PRIOR_HIGH_WATER] = 0  # that was in another unit; its share of the capacity still holds
         words[B.CAPACITY] = self.capacity
         words[B.WARN_AT] = self._warn_at
         words[B.EPOCH] = epoch
@@ -104,11 +127,17 @@ class Buffer:
         self._bind(SINK, SINK)
 
     def release(self, segment: Segment | None) -> None:
-        """Give the record back."""
+        """Give the record back; keep it where it holds counts that must not be lost."""
         self.detach()
         compiled.unskip(self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated)
         if segment is not None and self._index is not None:
-            segment.release(layout.BUFFERS, self._index)
+            words = segment.words(layout.BUFFERS, self._index)
+            if any(words[word] for word in _EVIDENCE):
+                closed = self._descriptor._replace(flags=self._descriptor.flags | layout.FLAG_CLOSED)
+                segment.seal(layout.BUFFERS, self._index, closed.pack())
+                _registry.keep(self, segment, self._index)
+            else:
+                segment.release(layout.BUFFERS, self._index)
         self._index = None
 
     def forked(self) -> bool:
@@ -144,23 +173,29 @@ class Buffer:
         return words[HOT_WORDS], words
 
 
-def _word(what: str, value: str, size: int) -> bytes:
-    data = value.encode()
-    if not data or len(data) > size:
-        raise ValueError(f"{what} {value!r} must have 1 to {size} bytes in UTF-8, it has {len(data)}")
-    return data
+def _word(what: str, value: str, size: int) -> str:
+    """Return ``value`` cleaned. Raises ValueError: it has no character, or more than ``size`` bytes."""
+    word = text.clean(value)
+    length = len(word.encode())
+    if not 1 <= length <= size:
+        raise ValueError(f"{what} {word[:size]!r} must have 1 to {size} bytes in UTF-8, it has {length}")
+    return word
 
 
 class _Registry:
-    """The buffers of this process by name."""
+    """The buffers of this process by name, and the records that closed ones have left."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Buffer] = {}
+        self._kept: dict[str, tuple[Segment, int, str]] = {}
 
     def add(self, name: str, capacity: int, unit: str, descriptor: BufferPayload) -> Buffer:
         with session.lock:
             known = self._buffers.get(name)
             if known is None:
+                if len(self._buffers) >= MAX_BUFFERS:
+                    session.drop(P.DROPPED_BUFFERS)
+                    return Buffer(name, capacity, unit, descriptor)
                 known = self._buffers[name] = Buffer(name, capacity, unit, descriptor)
                 session.register(known)
             elif known.unit != unit:
@@ -177,6 +212,27 @@ class _Registry:
                 session.forget(buffer)
                 buffer.release(session.open())
 
+    def keep(self, buffer: Buffer, segment: Segment, index: int) -> None:
+        """A closed buffer has left counts in that record."""
+        self._kept[buffer.name] = segment, index, buffer.unit
+
+    def kept(self, name: str, segment: Segment) -> tuple[int | None, str]:
+        """Return the record of ``segment`` that a closed buffer of this name has left, and its unit.
+
+        The caller takes it. None, and no unit, if there is none.
+        """
+        where, index, unit = self._kept.pop(name, (None, None, ""))
+        return (index, unit) if where is segment else (None, "")
+
+    def allocate(self, segment: Segment) -> int | None:
+        """Return an unused record; without one, that of the buffer that was closed first. None if all are in use."""
+        index = segment.allocate(layout.BUFFERS)
+        if index is None and self._kept:
+            index, _ = self.kept(next(iter(self._kept)), segment)
+            if index is not None:
+                session.drop(P.DROPPED_BUFFERS)
+        return index
+
 
 _registry = _Registry()
 
@@ -184,20 +240,20 @@ _registry = _Registry()
 def buffer(
     name: str,
     *,
-    capacity: int,
+    capacity: SupportsIndex,
     unit: str,
     kind: str = "hard",
     location: str = "host",
     limit: str | None = None,
-    bytes: int | None = None,  # noqa: A002  the word for it
+    bytes: SupportsIndex | None = None,  # noqa: A002  the word for it
 ) -> Buffer:
     """Register a buffer and return its handle.
 
     The same name and unit again is the same buffer; another capacity then is a resize.
 
     Args:
-        name: Unique in this process; at most 88 bytes.
-        capacity: How much it holds, in ``unit``.
+        name: Unique in this process; at most 88 bytes. What is not printable in a text is replaced.
+        capacity: How much it holds, in ``unit``. Like all numbers here, whatever has ``__index__`` and fits 63 bits.
         unit: A plural: tokens, blocks, rows, requests, bytes. At most 16 bytes.
         kind: ``hard`` (overflow is damage), ``managed`` (the engine applies back-pressure, full is normal) or
             ``fixed`` (a ratio means nothing).
@@ -210,19 +266,20 @@ def buffer(
         counted and logged once, and raised (ValueError) only under ``ULLAGE_STRICT=1``.
     """
     try:
+        cleaned, word = _word("name", name, layout.NAME_BYTES), _word("unit", unit, 16)
         descriptor = BufferPayload(
             nbytes=size("bytes", bytes or 0),
             instances=1,
             kind=member(Kind, "kind", kind),
             location=member(Location, "location", location),
             flags=0,
-            unit=_word("unit", unit, 16),
-            limit=layout.text(limit or "", 40),
-            name=_word("name", name, layout.NAME_BYTES),
+            unit=word.encode(),
+            limit=text.encode(limit or "", 40),
+            name=cleaned.encode(),
         )
-        return _registry.add(name, size("capacity", capacity), unit, descriptor)
+        return _registry.add(cleaned, size("capacity", capacity), word, descriptor)
     except Exception as error:
-        safety.caught(f"buffer {name!r}", error)
+        safety.shield(f"buffer {str(name)[: layout.NAME_BYTES]}").caught(error)
         return Buffer(str(name), 0, str(unit), BufferPayload(0, 1, 0, 0, 0, b"", b"", b""))
 
 

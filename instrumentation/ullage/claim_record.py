@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ullage import safety
-from ullage.segment.layout import CLAIMS, P
+from ullage.segment.layout import CLAIMS, C, P
 from ullage.session import session
 from ullage.words import SINK, Pending
 
@@ -18,12 +18,23 @@ if TYPE_CHECKING:
 Words = memoryview | Pending
 
 
-class ClaimRecord:
-    """One record; ``bind`` is given the words to count in, whenever they change."""
+_kept: dict[str, tuple[Segment, int]] = {}
+"""Records with counts of violations that contracts have left when they were closed, by name."""
 
-    def __init__(self, payload: ClaimPayload, bind: Callable[[Words], None] = lambda _words: None) -> None:
+
+class ClaimRecord:
+    """One record; ``bind`` is given the words to count in, whenever they change.
+
+    ``keeps``: a name under which its counts go on. If there are violations when it is released, the record stays, and
+    the next one of that name goes on there.
+    """
+
+    def __init__(
+        self, payload: ClaimPayload, bind: Callable[[Words], None] = lambda _words: None, *, keeps: str = ""
+    ) -> None:
         self._payload = payload
         self._bind = bind
+        self._keeps = keeps
         self._index: int | None = None
 
     def publish(self, payload: ClaimPayload) -> None:
@@ -35,15 +46,20 @@ class ClaimRecord:
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
-        self._index = segment.allocate(CLAIMS)
+        where, kept = _kept.pop(self._keeps, (None, None))
+        self._index = kept if where is segment else segment.allocate(CLAIMS)
         if self._index is None:
             session.drop(P.DROPPED_CLAIMS)
-            safety.log_once(f"all {CLAIMS.records} records of claims are taken: later ones are counted, not recorded")
+            safety.log_once(
+                "records of claims",
+                f"all {CLAIMS.records} records of claims are taken: later ones are counted, not recorded",
+            )
             self._bind(SINK)
             return
         words = segment.words(CLAIMS, self._index)
-        for word in range(len(words)):
-            words[word] = 0
+        if self._index != kept:
+            for word in range(len(words)):
+                words[word] = 0
         self._bind(words)
         segment.seal(CLAIMS, self._index, self._payload.pack())
 
@@ -55,7 +71,10 @@ class ClaimRecord:
         """Give the record back."""
         self.detach()
         if segment is not None and self._index is not None:
-            segment.release(CLAIMS, self._index)
+            if self._keeps and segment.words(CLAIMS, self._index)[C.VIOLATIONS]:
+                _kept[self._keeps] = segment, self._index
+            else:
+                segment.release(CLAIMS, self._index)
         self._index = None
 
     def forked(self) -> bool:

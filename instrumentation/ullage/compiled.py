@@ -55,4 +55,6 @@ def _found(config: ModuleType) -> None:
         _set = found
         _set.update(_ours)
     else:
-        safety.log_once("this torch cannot be told to skip us: an observe inside a compiled function breaks its graph")
+        safety.log_once(
+            "torch", "this torch cannot be told to skip us: an observe inside a compiled function breaks its graph"
+        )

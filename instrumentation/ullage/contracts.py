@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage import compiled, safety
+from ullage.claim_payload import SOURCE_BYTES, Terms, claim_payload
 from ullage.claim_record import ClaimRecord, Words
-from ullage.counting import size
 from ullage.diagnosis.claims import (
-    AT_LEAST,
     EQUAL,
     IS,
     RELATIONS,
@@ -22,20 +22,28 @@ from ullage.diagnosis.claims import (
     disagreement,
 )
 from ullage.errors import ShapeViolation
-from ullage.segment import layout
-from ullage.segment.layout import C, ClaimPayload, EventKind, Relation, Role
+from ullage.exact import size
+from ullage.segment import layout, text
+from ullage.segment.layout import C, EventKind, P
 from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import SupportsIndex
+
+    from ullage.segment.layout import ClaimPayload
 
     Inputs = Mapping[str, Any]
-    Sizes = Sequence[int | None] | int
+    Sizes = Sequence[SupportsIndex | None] | SupportsIndex
 
-_ROLE_CODES = {"provides": Role.PROVIDES, "requires": Role.REQUIRES, "is": Role.IS}
-_RELATION_CODES = {EQUAL: Relation.EQUAL, AT_LEAST: Relation.AT_LEAST}
 _VERDICTS_KEPT = 64
+NAME_BYTES = 96
+MAX_SOURCES = layout.CLAIMS.records
+"""Sources of one contract in a process; later ones are counted, not recorded."""
+MAX_REPORTED = 128
+"""Disagreements of one contract that a process reports as they come, each counted from both sides."""
+Group = tuple[str, Shape, str]
 
 
 class Contract:
@@ -71,11 +79,12 @@ class Contract:
             unit: What is counted.
             dtype: The element type that every tensor must have; empty if that is free.
         """
-        self.name, self.dims, self.unit, self.dtype = str(name), tuple(dims), unit, dtype
+        self.name, self.dims, self.unit, self.dtype = text.clean(str(name)), tuple(dims), unit, dtype
         self.relations: tuple[str, ...] = (EQUAL,) * len(self.dims)
         self._claims: dict[str, Claim] = {}
         self._records: dict[str, ClaimRecord] = {}
-        self._known: set[tuple[Claim, Claim]] = set()
+        self._known: set[tuple[Group, Group]] = set()
+        self._place = safety.Place(f"contract {self.name}", self._switched_off)
         self._tally: ClaimRecord | None = None
         self._witnesses: list[ClaimRecord] = []
         functions = _checking(self)
@@ -83,12 +92,13 @@ class Contract:
         self._count: Callable[[int, int], int] = functions.tally
         self._forget: Callable[[], None] = functions.forget
         compiled.skip(self.check)
-        with safety.shield(f"contract {name!r}"):
+        with self._place:
             given = (relation,) * len(self.dims) if isinstance(relation, str) else tuple(relation)
             self.relations = _relations(given, self.dims)
-            if not name or len(name.encode()) > 96:
-                raise ValueError(f"a contract's name must have 1 to 96 bytes in UTF-8, not {name!r}")
-            tally = ClaimRecord(self._payload("", "", (), {}, dtype, layout.FLAG_TALLY), functions.bind)
+            if not 1 <= len(self.name.encode()) <= NAME_BYTES:
+                raise ValueError(f"a contract's name must have 1 to {NAME_BYTES} bytes in UTF-8, not {self.name!r}")
+            payload = self._payload("", "", (), {}, dtype, layout.FLAG_TALLY)
+            tally = ClaimRecord(payload, functions.bind, keeps=self.name)
             self._tally = tally
             session.register(tally)
 
@@ -109,14 +119,22 @@ class Contract:
             inputs: What it was computed from: numbers, strings, booleans by name. They tell causes apart.
             dtype: The element type, if that is part of the claim.
         """
-        with safety.shield(f"contract {self.name}: claim of {source!r}"), session.lock:
+        if self._place.off:
+            return
+        with self._place, session.lock:
+            source = text.clean(source)
+            if not source:
+                raise ValueError(f"a claim on {self.name} without a source")
             if role not in ROLES:
                 raise ValueError(f"role is {role!r}; it must be one of {', '.join(ROLES)}")
             claim = Claim(source, role, _shape(shape), dict(inputs or {}), dtype)
             payload = self._payload(source, role, claim.shape, claim.inputs, dtype, 0)
+            record = self._records.get(source)
+            if record is None and len(self._records) >= MAX_SOURCES:
+                session.drop(P.DROPPED_CLAIMS)
+                return
             self._claims[source] = claim
             self._forget()
-            record = self._records.get(source)
             if record is None:
                 record = self._records[source] = ClaimRecord(payload)
                 session.register(record)
@@ -137,7 +155,9 @@ class Contract:
         ``inputs`` is called on a mismatch only; what it returns, for both sides or for each, is recorded with the
         violation.
         """
-        with safety.shield(f"contract {self.name}: compare"):
+        if self._place.off:
+            return True
+        with self._place:
             have, need = _shape(provided), _shape(required)
             dims = differing(have, need, self.relations)
             self._count(1, 0)
@@ -145,8 +165,9 @@ class Contract:
                 return True
             given = inputs() if inputs is not None else {}
             ours, theirs = given if isinstance(given, tuple) else (given, given)
-            provided_claim = Claim(sources[0], "provides", have, dict(ours))
-            self._violated(provided_claim, Claim(sources[1], "requires", need, dict(theirs)), dims)
+            provider, requirement = (text.clean(source) for source in sources)
+            provided_claim = Claim(provider, "provides", have, dict(ours))
+            self._violated(provided_claim, Claim(requirement, "requires", need, dict(theirs)), dims)
             return False
         return True
 
@@ -156,14 +177,16 @@ class Contract:
         Raises:
             ShapeViolation: It does not satisfy a claim, or has another dtype.
         """
-        if not self.check(tensor, source):
-            actual = _actual(tensor, source)
-            raise self._explained(actual, self._unsatisfied(actual)[0][0])
+        if self.check(tensor, source):
+            return
+        actual = _actual(tensor, source)
+        for claim, _ in self._unsatisfied(actual)[:1]:
+            raise self._explained(actual, claim)
 
     def refuse(self, tensor: Any, source: str, reason: str) -> ShapeViolation:
         """Count ``tensor`` as a violation for a reason of the caller's; return what to raise."""
         actual = _actual(tensor, source)
-        claim = next(reversed(self._claims.values()))
+        claim = next(reversed(self._claims.values()), actual)
         self._count(1, 0)
         self._violated(actual, claim, differing(actual.shape, claim.shape, self.relations) or (), reason)
         return ShapeViolation(f"{self.name}: {source}: {reason}", expected=claim, actual=actual, causes=(reason,))
@@ -208,10 +231,10 @@ class Contract:
     def _violated(self, provider: Claim, requirement: Claim, dims: tuple[int, ...], reason: str = "") -> None:
         total = self._count(0, 1)
         have, need, dim = _first_difference(provider, requirement, dims)
-        text = f"{provider.source} {_say(provider)}, {requirement.source} {_say(requirement)}"
-        text += f": {reason}" if reason else ""
-        session.emit(EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=text)
-        safety.log_once(f"shape violation in {self.name}: {text}")
+        said = f"{provider.source} {_say(provider)}, {requirement.source} {_say(requirement)}"
+        said += f": {reason}" if reason else ""
+        session.emit(EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=said)
+        safety.log_once(f"shape violation in {self.name}", f"shape violation in {self.name}: {said}")
         if not reason and total & (total - 1) == 0:  # as often as there is an event of it
             self._witness(provider, requirement)
 
@@ -219,7 +242,7 @@ class Contract:
         """Record what both sides had: their inputs explain the violation."""
         with session.lock:
             for place, (side, flag) in enumerate(zip(sides, (layout.FLAG_PROVIDED, layout.FLAG_REQUIRED), strict=True)):
-                source = side.source.encode()[:64].decode(errors="ignore")
+                source = text.encode(side.source, SOURCE_BYTES).decode()
                 payload = self._payload(source, side.role, side.shape, side.inputs, side.dtype, flag)
                 if place < len(self._witnesses):
                     self._witnesses[place].publish(payload)
@@ -228,46 +251,41 @@ class Contract:
                     session.register(self._witnesses[place])
 
     def _report_disagreements(self, claim: Claim) -> None:
-        for other in self._claims.values():
-            found = disagreement(other, claim, self.relations) if other is not claim else None
-            if found is None:
+        """Report claims that do not fit ``claim``: one of each group that says the same."""
+        own = _group(claim)
+        groups = {_group(other): other for other in self._claims.values()}
+        for group, other in groups.items():
+            found = disagreement(other, claim, self.relations) if group != own else None
+            if found is None or (group, own) in self._known or len(self._known) >= MAX_REPORTED:
                 continue
-            pair = (found.provider, found.requirement)
-            if pair not in self._known:
-                self._known.add(pair)
-                text = f"{pair[0].source} {_say(pair[0])}, {pair[1].source} {_say(pair[1])}"
-                numbers = found.numbers
-                session.emit(EventKind.DISAGREEMENT, self.name, numbers=numbers, detail=text)
-                safety.log_once(f"claims on {self.name} disagree: {text}")
+            self._known |= {(group, own), (own, group)}
+            sides = (found.provider, found.requirement)
+            said = ", ".join(f"{side.source} {_say(side)}" for side in sides)
+            session.emit(EventKind.DISAGREEMENT, self.name, numbers=found.numbers, detail=said)
+            safety.log_once(f"claims on {self.name}", f"claims on {self.name} disagree: {said}")
+
+    def _switched_off(self, why: str) -> None:
+        session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
 
     def _explained(self, actual: Claim, claim: Claim) -> ShapeViolation:
-        from ullage.diagnosis.explain import explain  # noqa: PLC0415  only for an error that is about to be raised
+        said = ""
+        causes: tuple[str, ...] = ()
+        with self._place:
+            from ullage.diagnosis.explain import explain  # noqa: PLC0415  only for an error that is about to be raised
 
-        finding = explain(self.name, actual, claim, relations=self.relations)
+            finding = explain(self.name, actual, claim, relations=self.relations)
+            said, causes = f" {finding.text}", finding.causes
         message = (
             f"{self.name}: {actual.source} {_say(actual)}, but {claim.source} {_say(claim)} "
-            f"({claim.role}, inputs {json.dumps(claim.inputs)}). {finding.text}"
+            f"({claim.role}, inputs {json.dumps(claim.inputs, default=str)}).{said}"
         )
-        return ShapeViolation(message, expected=claim, actual=actual, causes=finding.causes)
+        return ShapeViolation(message, expected=claim, actual=actual, causes=causes)
 
     def _payload(
         self, source: str, role: str, shape: Shape, inputs: Mapping[str, Any], dtype: str, flags: int
     ) -> ClaimPayload:
-        if len(shape) > layout.MAX_DIMS or len(source.encode()) > 64:
-            raise ValueError(f"{source!r} says {shape}: at most {layout.MAX_DIMS} dimensions, and a source of 64 bytes")
-        encoded, truncated = _encode(inputs)
-        return ClaimPayload(
-            shape=tuple(layout.NO_SIZE if size is None else size for size in shape),
-            role=_ROLE_CODES.get(role, Role.UNKNOWN),
-            flags=flags | (layout.FLAG_INPUTS_TRUNCATED if truncated else 0),
-            relations=bytes(_RELATION_CODES[relation] for relation in self.relations),
-            dtype=layout.text(dtype, 16),
-            unit=layout.text(self.unit, 16),
-            dims=layout.text(",".join(self.dims), 48),
-            contract=self.name.encode(),
-            source=source.encode(),
-            inputs=encoded,
-        )
+        terms = Terms(self.name, self.dims, self.relations, self.unit)
+        return claim_payload(terms, Claim(source, role, shape, dict(inputs), dtype), flags)
 
 
 class _Checking(NamedTuple):
@@ -277,7 +295,7 @@ class _Checking(NamedTuple):
     bind: Callable[[Words], None]
 
 
-def _checking(contract: Contract) -> _Checking:
+def _checking(contract: Contract) -> _Checking:  # noqa: C901  one set of shared cells
     """Return a contract's functions on the hot path. They share the shape that was last found good."""
     words: Words = SINK
     checks = violations = 0
@@ -295,11 +313,13 @@ def _checking(contract: Contract) -> _Checking:
                 return True
             return changed(tensor, source)
         except Exception as error:
-            safety.caught(f"contract {contract.name}: check", error)
+            contract._place.caught(error)  # noqa: SLF001  the contract's own function
             return True
 
     def changed(tensor: Any, source: str) -> bool:
         nonlocal good_shape, good_dtype, good_source
+        if contract._place.off:  # noqa: SLF001
+            return True
         shape, dtype = tensor.shape, tensor.dtype
         key = (tuple(shape), dtype, source)
         count(1, 0)
@@ -334,6 +354,8 @@ def _checking(contract: Contract) -> _Checking:
         words = new
         if isinstance(new, Pending):
             checks = violations = 0
+        elif new[C.VIOLATIONS]:  # what a closed contract of this name has counted
+            checks, violations = new[C.CHECKS], new[C.VIOLATIONS]
 
     return _Checking(check, count, forget, bind)
 
@@ -347,15 +369,18 @@ def _relations(given: tuple[str, ...], dims: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _shape(sizes: Sizes) -> Shape:
-    shape = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    for value in shape:
-        if value is not None:
-            size("a dimension", int(value))
-    return tuple(None if value is None else int(value) for value in shape)
+    given = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    return tuple(None if value is None else size("a dimension", value) for value in given)
+
+
+def _group(claim: Claim) -> Group:
+    """What claims that say the same have in common."""
+    return claim.role, claim.shape, claim.dtype
 
 
 def _actual(tensor: Any, source: str) -> Claim:
-    return Claim(source, IS, tuple(int(n) for n in tensor.shape), {}, str(tensor.dtype).rpartition(".")[2])
+    shape = tuple(size("a dimension", n) for n in tensor.shape)
+    return Claim(text.clean(source), IS, shape, {}, str(tensor.dtype).rpartition(".")[2])
 
 
 def _first_difference(provider: Claim, requirement: Claim, dims: tuple[int, ...]) -> tuple[int, int, int]:
@@ -365,19 +390,3 @@ def _first_difference(provider: Claim, requirement: Claim, dims: tuple[int, ...]
 def _say(claim: Claim) -> str:
     shape = ", ".join("any" if n is None else str(n) for n in claim.shape)
     return f"({shape}{',' if len(claim.shape) == 1 else ''})" + (f" {claim.dtype}" if claim.dtype else "")
-
-
-def _encode(inputs: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """Return the inputs that are JSON scalars as JSON, as many as fit, and whether some are missing."""
-    kept: dict[str, Any] = {}
-    encoded, truncated = b"{}", False
-    for name, value in inputs.items():
-        if not isinstance(value, (int, float, str, bool, type(None))):
-            truncated = True
-            continue
-        longer = json.dumps({**kept, name: value}, separators=(",", ":")).encode()
-        if len(longer) > layout.INPUTS_BYTES:
-            truncated = True
-        else:
-            kept[name], encoded = value, longer
-    return encoded, truncated

@@ -12,19 +12,21 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ullage import safety
+from ullage.exact import MAX, exact, size
 from ullage.segment.layout import HOT_WORDS, B, EventKind
 from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import SupportsIndex
 
 _clock = time.time_ns
 _PPM = 1_000_000
 
 # The hot path stores by literal index: a global constant would cost as much as the store.
 assert [b - B.USED for b in (B.USED, B.HIGH_WATER, B.N50, B.N75, B.N90, B.N95, B.N99, B.N100)] == [*range(8)]
-assert (B.BEYOND, B.HIGH_WATER_NS) == (2, 3)
+assert (B.BEYOND, B.HIGH_WATER_NS, B.CHECKS) == (2, 3, 8)
 assert HOT_WORDS.start == B.USED
 
 Views = memoryview | Pending
@@ -33,16 +35,17 @@ Views = memoryview | Pending
 class Counting(NamedTuple):
     """What can be done with one buffer's numbers; the functions share their cells."""
 
-    observe: Callable[[int], None]
-    resize: Callable[[int], None]
+    observe: Callable[[SupportsIndex], None]
+    resize: Callable[[SupportsIndex], None]
     exhausted: Callable[..., None]
     deferred: Callable[[], None]
-    checked: Callable[[int], None]
+    checked: Callable[[SupportsIndex], None]
     violated: Callable[..., None]
     hold: Callable[[int], None]
     counted: Callable[[int, int], None]
     bind: Callable[[Views, Views], None]
     zero: Callable[[], None]
+    resume: Callable[[Views], None]
     capacity: Callable[[], int]
 
 
@@ -65,12 +68,21 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
     exhaustions = deferrals = checks = violations = 0
     l50, l75, l90, l95, l99 = _limits(capacity)
 
-    def observe(used: int) -> None:
+    def off(why: str) -> None:
+        happened(EventKind.PROBE_DISABLED, 1, detail=why)
+        bind(SINK, SINK)
+
+    place = safety.Place(f"buffer {name}", off)
+
+    def observe(used: SupportsIndex) -> None:  # noqa: PLR0912  the hot path is written out
         nonlocal high_water, n50, n75, n90, n95, n99, n100, beyond
         try:
+            # Before any comparison: that of a tensor on a device waits for the device.
+            if used.__class__ is not int:
+                used = exact("used", used)
             if used < 0:
                 raise ValueError(f"used is {used}; it cannot be negative")
-            hot[0] = used
+            hot[0] = used  # raises what does not fit 63 bits, before anything is counted
             if used <= l90:
                 if used <= l50:
                     n50 += 1
@@ -97,14 +109,14 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
                 if used > high_water:
                     high_water = used
                     hot[1] = used
-                overflowed(used, beyond)
+                overflowed(used, beyond, 1)
                 return
             if used > high_water:
                 high_water = used
                 hot[1] = used
                 cold[3] = _clock()
         except Exception as error:
-            safety.caught(f"observe {name}", error)
+            place.caught(_clearer(error, used=used))
 
     def hold(used: int) -> None:
         nonlocal high_water
@@ -115,77 +127,82 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
                 hot[1] = used
                 cold[3] = _clock()
         except Exception as error:
-            safety.caught(f"hold {name}", error)
+            place.caught(error)
 
     def counted(used: int, times: int) -> None:
         nonlocal n50, n75, n90, n95, n99, n100, beyond
         try:
             if used <= l50:
-                n50 += times
-                hot[2] = n50
+                hot[2] = count = n50 + times
+                n50 = count
             elif used <= l75:
-                n75 += times
-                hot[3] = n75
+                hot[3] = count = n75 + times
+                n75 = count
             elif used <= l90:
-                n90 += times
-                hot[4] = n90
+                hot[4] = count = n90 + times
+                n90 = count
             elif used <= l95:
-                n95 += times
-                hot[5] = n95
+                hot[5] = count = n95 + times
+                n95 = count
             elif used <= l99:
-                n99 += times
-                hot[6] = n99
+                hot[6] = count = n99 + times
+                n99 = count
             elif used <= capacity:
-                n100 += times
-                hot[7] = n100
+                hot[7] = count = n100 + times
+                n100 = count
             else:
-                for _ in range(times):
-                    beyond += 1
-                    cold[2] = beyond
-                    overflowed(used, beyond)
+                cold[2] = count = beyond + times
+                beyond = count
+                overflowed(used, count, times)
         except Exception as error:
-            safety.caught(f"counted {name}", error)
+            place.caught(error)
 
-    def overflowed(used: int, count: int) -> None:
+    def overflowed(used: int, total: int, more: int) -> None:
         now = _clock()
         cold[B.VIOLATION_NS] = now
         if used == high_water:
             cold[B.HIGH_WATER_NS] = now
             cold[B.WORST_INDEX] = used - 1
-        happened(EventKind.BOUNDS_VIOLATION, count, used, capacity)
+        happened(EventKind.BOUNDS_VIOLATION, _milestone(total, more), used, capacity)
 
     def happened(kind: EventKind, count: int, *numbers: int, detail: str = "") -> None:
         if cold is not SINK:
             session.emit(kind, name, count=count, numbers=numbers, detail=detail)
 
-    def resize(new: int) -> None:
+    def resize(new: SupportsIndex) -> None:
         nonlocal capacity, high_water, l50, l75, l90, l95, l99
         try:
-            limits = _limits(size("capacity", new))
+            wanted = size("capacity", new)
+            limits = _limits(wanted)
             with session.lock:
-                if new == capacity:
+                if wanted == capacity:
                     return
                 old, used = capacity, cold[B.USED]
-                direction = B.GROWS if new > old else B.SHRINKS
+                direction = B.GROWS if wanted > old else B.SHRINKS
                 epoch = cold[B.EPOCH] + 1
-                prior = high_water * _PPM // old if old else 0
                 cold[B.EPOCH_CHECK] = epoch
-                cold[B.PRIOR_HIGH_WATER] = max(cold[B.PRIOR_HIGH_WATER], high_water)
-                cold[B.PRIOR_RATIO_PPM] = max(cold[B.PRIOR_RATIO_PPM], prior)
-                cold[B.CAPACITY] = new
+                keep_marks(old)
+                cold[B.CAPACITY] = wanted
                 cold[direction] = cold[direction] + 1
-                capacity, high_water = new, used
+                capacity, high_water = wanted, used
                 l50, l75, l90, l95, l99 = limits
                 hot[1] = used
                 cold[B.EPOCH] = epoch
                 count = cold[B.GROWS] + cold[B.SHRINKS]
-            happened(EventKind.RESIZE, count, old, new)
+            happened(EventKind.RESIZE, count, old, wanted)
         except Exception as error:
-            safety.caught(f"resize {name}", error)
+            place.caught(error)
 
-    def exhausted(needed: int = 0) -> None:
+    def keep_marks(old: int) -> None:
+        """Keep what was the most ever needed, and its share of the capacity that was then in force."""
+        ratio = min(high_water * _PPM // old, MAX) if old else 0
+        cold[B.PRIOR_HIGH_WATER] = max(cold[B.PRIOR_HIGH_WATER], high_water)
+        cold[B.PRIOR_RATIO_PPM] = max(cold[B.PRIOR_RATIO_PPM], ratio)
+
+    def exhausted(needed: SupportsIndex = 0) -> None:
         nonlocal exhaustions
         try:
+            number = exact("needed", needed)
             exhaustions += 1
             count = exhaustions
             cold[B.EXHAUSTIONS] = count
@@ -193,9 +210,9 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
             if count == 1:
                 cold[B.EXHAUSTED_FIRST_NS] = now
             cold[B.EXHAUSTED_LAST_NS] = now
-            happened(EventKind.EXHAUSTION, count, needed, capacity)
+            happened(EventKind.EXHAUSTION, count, number, capacity)
         except Exception as error:
-            safety.caught(f"exhausted {name}", error)
+            place.caught(error)
 
     def deferred() -> None:
         nonlocal deferrals
@@ -203,32 +220,46 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
             deferrals += 1
             cold[B.DEFERRALS] = deferrals
         except Exception as error:
-            safety.caught(f"deferred {name}", error)
+            place.caught(error)
 
-    def checked(count: int) -> None:
+    def checked(count: SupportsIndex) -> None:
         nonlocal checks
         try:
-            checks += count
-            cold[B.CHECKS] = checks
+            if count.__class__ is not int:
+                count = exact("count", count)
+            if count < 0:
+                raise ValueError(f"count is {count}; it cannot be negative")
+            total = checks + count
+            cold[8] = total  # raises what does not fit 63 bits
+            checks = total
         except Exception as error:
-            safety.caught(f"checked {name}", error)
+            place.caught(_clearer(error, count=count))
 
-    def violated(index: int, count: int = 1, detail: str = "") -> None:
+    def violated(index: SupportsIndex, count: SupportsIndex = 1, detail: str = "") -> None:
         nonlocal violations
         try:
-            violations += count
-            total = violations
+            where, more = exact("index", index), size("count", count)
+            total = size("violations", violations + more)
+            violations = total
             cold[B.VIOLATIONS] = total
             worst = cold[B.WORST_INDEX]
-            if total == count or _outside(index, capacity) > _outside(worst, capacity):
-                cold[B.WORST_INDEX] = index
+            if total == more or _outside(where, capacity) > _outside(worst, capacity):
+                cold[B.WORST_INDEX] = where
             cold[B.VIOLATION_NS] = _clock()
-            # A count that passes a power of two stands for it: several violations can come at once.
-            passed = 1 << (total.bit_length() - 1)
-            counted = passed if total - count < passed else total
-            happened(EventKind.BOUNDS_VIOLATION, counted, index, capacity, detail=detail)
+            happened(EventKind.BOUNDS_VIOLATION, _milestone(total, more), where, capacity, detail=detail)
         except Exception as error:
-            safety.caught(f"violated {name}", error)
+            place.caught(error)
+
+    def resume(words: Views) -> None:
+        """Go on from the record of a buffer of this name that was closed: nothing that it counted is lost."""
+        nonlocal hot, cold, n50, n75, n90, n95, n99, n100, beyond
+        nonlocal exhaustions, deferrals, checks, violations, high_water
+        n50, n75, n90, n95, n99, n100 = (words[word] for word in range(B.N50, B.N100 + 1))
+        beyond, exhaustions, deferrals = words[B.BEYOND], words[B.EXHAUSTIONS], words[B.DEFERRALS]
+        checks, violations = words[B.CHECKS], words[B.VIOLATIONS]
+        cold, high_water = words, words[B.HIGH_WATER]
+        keep_marks(words[B.CAPACITY])
+        high_water = 0
 
     def bind(new_hot: Views, new_cold: Views) -> None:
         nonlocal hot, cold
@@ -252,13 +283,30 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         counted,
         bind,
         zero,
+        resume,
         lambda: capacity,
     )
+
+
+def _clearer(error: Exception, **given: SupportsIndex) -> Exception:
+    """Return what ``exact`` says of a number that the memory of the segment refused."""
+    try:
+        for what, number in given.items():
+            exact(what, number)
+    except (TypeError, ValueError) as clearer:
+        return clearer
+    return error
 
 
 def _outside(index: int, capacity: int) -> int:
     """How far an index is outside [0, capacity)."""
     return max(index - capacity + 1, -index, 0)
+
+
+def _milestone(total: int, more: int) -> int:
+    """Return the power of two that a count passed with ``more``, which stands for it in the events; else ``total``."""
+    passed = 1 << (total.bit_length() - 1) if total else 0
+    return passed if total - more < passed else total
 
 
 def _locked(function: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
@@ -269,14 +317,3 @@ def _locked(function: Callable[..., None], lock: threading.Lock) -> Callable[...
             function(*numbers)
 
     return locked
-
-
-def size(what: str, value: int) -> int:
-    """Return ``value`` if it is a size.
-
-    Raises:
-        ValueError: It is no whole number of 0 or more.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{what} is {value!r}; it must be a whole number, 0 or more")
-    return value

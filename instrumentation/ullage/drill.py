@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ullage.buffers import buffer
 from ullage.segment import reader
-from ullage.segment.layout import SUFFIX
+from ullage.segment.sweep import survey
 from ullage.session import session
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     try:
         rows.observe(CAPACITY + 1)
-        name = reader.read(segment.path, events=False).name
+        name = reader.glance(segment.path).name
         _say(f'{name} is out of bounds for {seconds:g} s: ullage_warning_active{{process="{name}"}}')
         time.sleep(seconds)
     finally:
@@ -61,10 +61,9 @@ def _end(number: int, _frame: object) -> None:
 
 def _clear(directory: Path) -> None:
     """Remove what drills left that were killed."""
-    for path in directory.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(OSError, reader.UnreadableError):
-            left = reader.read(path, events=False)
-            if left.identity.get("engine") == ENGINE and not left.alive:
+    for path, left in survey(directory):
+        if left.identity.get("engine") == ENGINE and not left.alive:
+            with contextlib.suppress(OSError):
                 path.unlink()
 
 

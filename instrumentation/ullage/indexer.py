@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ullage._guarding import Indexer
 from ullage._invariants import check_invariants
-from ullage.counting import size
+from ullage.exact import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

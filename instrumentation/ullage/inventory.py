@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ullage import safety
 from ullage.buffers import Buffer, member
-from ullage.segment import layout
+from ullage.segment import layout, text
 from ullage.segment.layout import BufferPayload, Kind, Location, P
 from ullage.session import session
 
@@ -44,8 +44,8 @@ def inventory(owner: str, held: Iterable[Held]) -> None:
                 location=member(Location, "location", entry.location),
                 flags=layout.FLAG_INVENTORY,
                 unit=b"bytes",
-                limit=layout.text(f"{entry.dtype}{list(entry.shape)}".replace(" ", ""), 40),
-                name=layout.text(f"{owner}.{entry.attribute}", layout.NAME_BYTES),
+                limit=text.encode(f"{entry.dtype}{list(entry.shape)}".replace(" ", ""), 40),
+                name=text.encode(f"{owner}.{entry.attribute}", layout.NAME_BYTES),
             )
             entries.append(Buffer(f"{owner}.{entry.attribute}", descriptor.nbytes, "bytes", descriptor))
         _replace(owner, entries)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ullage import safety
 from ullage.contracts import Contract
+from ullage.exact import size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import SupportsIndex
+
+
+GENERATIONS = 64
+"""Former limits that are remembered."""
 
 
 class SchedulerMetadata:
@@ -29,10 +36,10 @@ class SchedulerMetadata:
 
     def __init__(
         self,
-        max_num_seqs: int,
-        fields_per_seq: int = 1,
-        connector_fields: Mapping[str, int] | None = None,
-        align: int = 1,
+        max_num_seqs: SupportsIndex,
+        fields_per_seq: SupportsIndex = 1,
+        connector_fields: Mapping[str, SupportsIndex] | None = None,
+        align: SupportsIndex = 1,
         dtype: Any = "int32",
     ) -> None:
         """State the sizes.
@@ -47,13 +54,11 @@ class SchedulerMetadata:
         Raises:
             ValueError: A size is no whole number, or too small.
         """
-        for what, value, least in (("fields_per_seq", fields_per_seq, 1), ("align", align, 1)):
-            _whole(what, value, least)
-        self.fields_per_seq = fields_per_seq
-        self.connector_fields = dict(connector_fields or {})
-        for name, value in self.connector_fields.items():
-            _whole(f"connector_fields[{name!r}]", value, 0)
-        self.align = align
+        self.fields_per_seq = size("fields_per_seq", fields_per_seq, 1)
+        self.connector_fields = {
+            name: size(f"connector_fields[{name!r}]", value, 0) for name, value in (connector_fields or {}).items()
+        }
+        self.align = size("align", align, 1)
         self.dtype = str(dtype).rpartition(".")[2]
         self.generation = 0
         self._limits: dict[int, int] = {}
@@ -87,17 +92,18 @@ class SchedulerMetadata:
         self._allocated[id(tensor)] = (weakref.ref(tensor), self.generation)
         return tensor
 
-    def update(self, *, max_num_seqs: int) -> None:
+    def update(self, *, max_num_seqs: SupportsIndex) -> None:
         """Change the limit. Tensors of the generation before fail their next check.
 
         Raises:
             ValueError: The limit is no whole number of at least 1.
         """
-        _whole("max_num_seqs", max_num_seqs, 1)
+        limit = size("max_num_seqs", max_num_seqs, 1)
         self._allocated = {key: entry for key, entry in self._allocated.items() if entry[0]() is not None}
-        self.max_num_seqs = max_num_seqs
+        self.max_num_seqs = limit
         self.generation += 1
-        self._limits[self.generation] = max_num_seqs
+        self._limits[self.generation] = limit
+        self._limits.pop(self.generation - GENERATIONS, None)
         self.contract.claim("scheduler_metadata", self.shape, inputs=self._inputs(), dtype=self.dtype)
 
     def check(self, tensor: Any, source: str = "tensor") -> bool:
@@ -121,15 +127,18 @@ class SchedulerMetadata:
 
     def _former_generation(self, tensor: Any) -> str:
         """Say of which earlier generation ``tensor`` is: it was allocated then, or has just its shape."""
-        if self.generation == 1:
-            return ""
+        with safety.shield(f"contract {self.contract.name}: generation"):
+            return self._generation(tensor) if self.generation > 1 else ""
+        return ""
+
+    def _generation(self, tensor: Any) -> str:
         # By identity: comparing tensors would compare their contents.
         reference, generation = self._allocated.get(id(tensor), (None, 0))
         if reference is None or reference() is not tensor:
             shape = tuple(tensor.shape)
             shapes = {number: self._shape(limit) for number, limit in self._limits.items()}
             generation = max((n for n, other in shapes.items() if other == shape), default=self.generation)
-        if generation == self.generation:
+        if generation == self.generation or generation not in self._limits:
             return ""
         return (
             f"it is of generation {generation} (max_num_seqs {self._limits[generation]}), allocated before the limit "
@@ -152,8 +161,3 @@ class SchedulerMetadata:
             "generation": self.generation,
             **connectors,
         }
-
-
-def _whole(what: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{what} is {value!r}; it must be a whole number of at least {least}")

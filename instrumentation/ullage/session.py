@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ullage import __version__, compiled, file_system, safety, signatures, surroundings
 from ullage.beat import beat
-from ullage.segment import layout, sweep
+from ullage.exact import MAX, exact
+from ullage.segment import layout, sweep, text
+from ullage.segment.gate import IDENTITY_TEXT_MAX
 from ullage.segment.layout import EventKind, P
+from ullage.segment.text import clean
 from ullage.segment.writer import Segment
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-_TEXT_MAX = 200
+    from ullage.segment.snapshot import Snapshot
+
 _RUNNING = int(P.RUNNING)
 
 
@@ -102,14 +107,7 @@ class Session:
             return self._segment
         with self.lock:
             if self._segment is None and not self._off:
-                try:
-                    self._open()
-                except OSError as error:
-                    self._off = True
-                    safety.log_once(
-                        f"off: no segment in {self.directory}: {error.strerror or error}. The engine is not "
-                        f"affected; nothing is recorded. Set ULLAGE_DIR to a writable directory on tmpfs."
-                    )
+                self._open()
         return self._segment
 
     def _open(self) -> None:
@@ -118,31 +116,55 @@ class Session:
             self._off = True
             return
         self.directory = directory
-        sweep.sweep(directory, time.time())
-        self._adopt_engine(directory)
-        self._identity.update(surroundings.arrival())
-        segment = Segment.create(directory)
+        neighbours: list[Snapshot] = []
+        with safety.shield("sweep"):
+            found = sweep.survey(directory)
+            neighbours = [snapshot for _, snapshot in found]
+            sweep.sweep(directory, found, time.time())
+        try:
+            segment = Segment.create(directory)
+        except Exception as error:
+            self._off = True
+            reason = error.strerror if isinstance(error, OSError) else None
+            safety.log_once(
+                "segment",
+                f"off: no segment in {directory}: {reason or error}. The engine is not "
+                f"affected; nothing is recorded. Set ULLAGE_DIR to a writable directory on tmpfs.",
+            )
+            return
+        self._adopt_engine(neighbours)
+        self._begin(segment)
+        with safety.shield("file system"):
+            kind = file_system.kind_of(directory)
+            if kind is not None and kind not in file_system.IN_MEMORY:
+                self.identify(directory=f"{directory} is on {kind}, not tmpfs")
+                safety.log_once(
+                    "file system", f"{directory} is on {kind}: stores can stall behind writeback; use a tmpfs"
+                )
+
+    def _begin(self, segment: Segment) -> None:
+        """Store into ``segment`` from now on; what waited for one is attached, each by itself."""
         self._segment = segment
         self.words = segment.process
         self.words[P.RUNNING] = -1
         self.words[P.HOOK_ERRORS] = self._errors
-        self._publish()
-        self._watch_the_end()
+        with safety.shield("identity"):
+            self._identity.update(surroundings.arrival())
+            self._publish()
+        with safety.shield("end of the process"):
+            self._watch_the_end()
         waiting, self._waiting = self._waiting, []
         for record in waiting:
-            record.attach(segment)
-        kind = file_system.kind_of(directory)
-        if kind is not None and kind not in file_system.IN_MEMORY:
-            self.identify(directory=f"{directory} is on {kind}, not tmpfs")
-            safety.log_once(f"{directory} is on {kind}: stores can stall behind writeback; use a tmpfs")
+            with safety.shield("attach"):
+                record.attach(segment)
 
-    def _adopt_engine(self, directory: Path) -> None:
+    def _adopt_engine(self, neighbours: list[Snapshot]) -> None:
         """Inherit the engine's id and name, or make them and leave them to the processes started from here."""
-        name, _, engine_id = os.environ.get("ULLAGE_ENGINE_ID", "").partition(":")
-        given = os.environ.get("ULLAGE_ENGINE", "")
+        name, engine_id = surroundings.inherited_engine()
+        given = surroundings.engine_name()
         ours = self.engine in ("app", name.rstrip("0123456789")) or name == given
-        if not engine_id or not ours:
-            name = given or surroundings.free_name(self.engine, directory)
+        if not (name and engine_id) or not ours:
+            name = given or surroundings.free_name(self.engine, neighbours)
             engine_id = secrets.token_hex(8)
             os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
         self._identity.update(engine_name=name, engine_id=engine_id)
@@ -153,7 +175,7 @@ class Session:
         """Add to what the segment says of this process, and publish it again."""
         with self.lock:
             self._identity.update(
-                (key, value[:_TEXT_MAX] if isinstance(value, str) else value) for key, value in fields.items()
+                (key, clean(value) if isinstance(value, str) else exact(key, value)) for key, value in fields.items()
             )
             self._publish()
 
@@ -168,9 +190,10 @@ class Session:
             "python": sys.version.split()[0],
             **self._identity,
         }
-        payload = json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()
-        if len(payload) <= layout.IDENTITY.sealed_bytes:
-            self._segment.seal(layout.IDENTITY, 0, payload)
+        room = IDENTITY_TEXT_MAX
+        while len(payload := _encoded(identity, room)) > layout.IDENTITY.sealed_bytes:
+            room //= 2
+        self._segment.seal(layout.IDENTITY, 0, payload)
 
     def _role(self) -> str:
         if "core" in self.roles:
@@ -204,7 +227,7 @@ class Session:
     def look_for_switch(self) -> None:
         """Stop recording if somebody has left a file ``disable`` in the directory."""
         if self.directory is not None and not self._off and (self.directory / "disable").exists():
-            safety.log_once(f"off: {self.directory / 'disable'} exists")
+            safety.log_once("disable", f"off: {self.directory / 'disable'} exists")
             self.switch_off()
 
     def switch_off(self) -> None:
@@ -229,8 +252,8 @@ class Session:
         segment = self._segment
         if segment is None or self._off or count & (count - 1):
             return
-        a, b, c, d = (*numbers, 0, 0, 0, 0)[:4]
-        name, words = layout.text(subject, 96), layout.text(detail, 348)
+        a, b, c, d = (max(-MAX, min(number, MAX)) for number in (*numbers, 0, 0, 0, 0)[:4])
+        name, words = text.encode(subject, 96), text.encode(detail, 348)
         segment.emit(layout.EventPayload(time.time_ns(), count, (a, b, c, d), kind, name, words))
 
     def note_exception(self, where: str, error: BaseException) -> None:
@@ -279,13 +302,13 @@ class Session:
     def _watch_the_end(self) -> None:
         if not self._hooked:
             self._hooked = True
-            os.register_at_fork(after_in_child=self._forked)
-            atexit.register(self._at_exit)
+            os.register_at_fork(after_in_child=lambda: _shielded("fork", self._forked))
+            atexit.register(_shielded, "exit", self._at_exit)
         # A child of multiprocessing ends with os._exit: its own finalizers run, atexit does not.
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, self._at_exit, exitpriority=0)
+            util.Finalize(None, _shielded, ("exit", self._at_exit), exitpriority=0)
 
     def _at_exit(self) -> None:
         """Declare the stop of a program that ends in order.
@@ -321,13 +344,29 @@ class Session:
         return self.words
 
 
+def _shielded(place: str, function: Callable[[], None]) -> None:
+    with safety.shield(place):
+        function()
+
+
+def _encoded(identity: dict[str, Any], room: int) -> bytes:
+    """Return the identity as JSON, its text cut to ``room`` characters each."""
+    cut = {key: value[:room] if isinstance(value, str) else value for key, value in identity.items()}
+    return json.dumps(cut, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 session = Session()
 beat.at_checks(compiled.check)
 beat.at_checks(session.look_for_switch)
 safety.on_error(session.count_error)
 
 
+_step = safety.shield("ullage.step")
+
+
 def step() -> None:
     """Tell that one iteration of a program is over: it dates the process, so that a stall can be seen."""
-    session.open()
-    beat.tick()
+    if not _step.off:
+        with _step:
+            session.open()
+            beat.tick()

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ullage.segment import sweep
+from ullage.segment.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ullage.segment.snapshot import Snapshot
 
 DEFAULT_DIRECTORY = Path("/run/ullage")
 ARRIVAL_MAX = 200
+ENGINE_NAME_MAX = 64
 
 
 def directory() -> Path | None:
@@ -19,13 +26,24 @@ def directory() -> Path | None:
     return DEFAULT_DIRECTORY if DEFAULT_DIRECTORY.is_dir() else None
 
 
-def free_name(base: str, where: Path) -> str:
-    """Return ``base`` with the first number that no living engine in ``where`` has."""
-    taken = {snapshot.identity.get("engine_name") for snapshot in sweep.living(where)}
+def free_name(base: str, neighbours: Iterable[Snapshot]) -> str:
+    """Return ``base`` with the first number that no living engine among ``neighbours`` has."""
+    taken = {neighbour.identity.get("engine_name") for neighbour in neighbours if neighbour.alive}
     number = 0
     while f"{base}{number}" in taken:
         number += 1
     return f"{base}{number}"
+
+
+def engine_name() -> str:
+    """Return the name that ``ULLAGE_ENGINE`` gives this engine, cleaned and cut; empty for none."""
+    return clean(os.environ.get("ULLAGE_ENGINE", ""))[:ENGINE_NAME_MAX]
+
+
+def inherited_engine() -> tuple[str, str]:
+    """Return name and id of the engine that this process was started by; empty for none."""
+    name, _, engine_id = os.environ.get("ULLAGE_ENGINE_ID", "").partition(":")
+    return clean(name)[:ENGINE_NAME_MAX], clean(engine_id)[:ENGINE_NAME_MAX]
 
 
 def arrival() -> dict[str, str]:

@@ -6,7 +6,8 @@ import weakref
 from typing import Any
 
 from ullage import safety
-from ullage.buffers import buffer
+from ullage.buffers import Buffer, buffer
+from ullage.inert import InertWatched
 
 
 class Watched:
@@ -16,21 +17,14 @@ class Watched:
         observe: ``observe(n)``: so much of the dimension is needed now.
     """
 
-    __slots__ = ("_buffer", "_dim", "_tensor", "observe")
+    __slots__ = ("_buffer", "_dim", "_place", "_tensor", "observe")
 
-    def __init__(self, name: str, tensor: Any, dim: int, unit: str, kind: str) -> None:
-        location = "host" if str(getattr(tensor, "device", "cpu")) == "cpu" else "device"
+    def __init__(self, name: str, tensor: Any, dim: int, buffer: Buffer) -> None:
         self._dim = dim
-        self._buffer = buffer(
-            name,
-            capacity=int(tensor.shape[dim]),
-            unit=unit,
-            kind=kind,
-            location=location,
-            bytes=int(getattr(tensor, "nbytes", 0)),
-        )
+        self._buffer = buffer
         self._tensor = weakref.ref(tensor)
-        self.observe = self._buffer.observe
+        self._place = safety.Place(f"watch {name}")
+        self.observe = buffer.observe
 
     @property
     def capacity(self) -> int:
@@ -54,16 +48,16 @@ class Watched:
 
     def rebind(self, tensor: Any) -> None:
         """Watch another tensor in its place; another size is a resize."""
-        with safety.shield(f"rebind {self._buffer.name}"):
+        with self._place:
             self._tensor = weakref.ref(tensor)
-            self._buffer.resize(int(tensor.shape[self._dim]))
+            self._buffer.resize(tensor.shape[self._dim])
 
     def close(self) -> None:
         """Free the record."""
         self._buffer.close()
 
 
-def watch(name: str, tensor: Any, dim: int = 0, unit: str = "rows", *, kind: str = "hard") -> Watched:
+def watch(name: str, tensor: Any, dim: int = 0, unit: str = "rows", *, kind: str = "hard") -> Watched | InertWatched:
     """Watch one dimension of a tensor (torch or numpy); reads its shape, never its contents.
 
     Args:
@@ -73,7 +67,17 @@ def watch(name: str, tensor: Any, dim: int = 0, unit: str = "rows", *, kind: str
         unit: What it counts.
         kind: As for ``ullage.buffer``.
 
-    Raises:
-        IndexError, AttributeError: ``tensor`` has no such dimension, or no shape.
+    Returns:
+        A handle. If ``tensor`` has no such dimension, or cannot be held weakly, one that records nothing and slices
+        all the same: the error is counted and logged once, and raised only under ``ULLAGE_STRICT=1``.
     """
-    return Watched(name, tensor, dim, unit, kind)
+    try:
+        location = "host" if str(getattr(tensor, "device", "cpu")) == "cpu" else "device"
+        nbytes = getattr(tensor, "nbytes", 0)
+        capacity = tensor.shape[dim]
+        weakref.ref(tensor)
+        handle = buffer(name, capacity=capacity, unit=unit, kind=kind, location=location, bytes=nbytes)
+        return Watched(name, tensor, dim, handle)
+    except Exception as error:
+        safety.shield(f"watch {name}").caught(error)
+        return InertWatched(name, tensor, dim, unit)

@@ -117,6 +117,8 @@ def _files(state: State) -> Iterator[Finding]:
         do = {
             "version": "hook and sidecar must be of one major version of the format: install the same ullage in both",
             "permission": "let everybody read it (the hook makes segments with mode 0644)",
+            "copy": "copy segments to another directory, and read them there with `ullage inspect`",
+            "too_many": "remove the segments of processes that are long dead",
         }.get(bad.reason, "if no process writes it any more, remove it")
         yield Finding("wrong", "segment", bad.file, bad.message, do)
 
@@ -163,7 +165,7 @@ def _way_in(life: Life) -> Iterator[Finding]:
     allowed = identity.get("vllm_plugins")
     if allowed is None:
         return
-    if "ullage" in allowed.split(","):
+    if "ullage" in str(allowed).split(","):
         yield Finding("ok", "plugins", life.process, f"VLLM_PLUGINS is {allowed!r}")
     else:
         do = "name ullage in it, or unset it: vLLM does not load the hook otherwise"

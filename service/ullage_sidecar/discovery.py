@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.segment.layout import SUFFIX
-from ullage.segment.reader import UnreadableError, read
+from ullage.segment.reader import UnreadableError, read, relevance
+from ullage.segment.text import clean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +22,12 @@ NO_HOOK = (
     "not set, and the engine's log for a line of ullage"
 )
 """What to look at where no process writes a segment."""
+
+
+MAX_FILES = 512
+"""Segments that are read at one moment."""
+MAX_LISTED = 4_096
+"""Files among which they are chosen."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,16 @@ def find(directory: Path, *, events: bool = False) -> Found:
 
     ``events`` reads them, too.
     """
-    snapshots, unreadable = [], []
+    snapshots: list[Snapshot] = []
+    unreadable: list[Unreadable] = []
     try:
         paths = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
     except FileNotFoundError:
         paths = []
     except OSError as error:
         return Found((), (Unreadable(str(directory), "directory", str(error)),))
+    if len(paths) > MAX_FILES:
+        paths, unreadable = _most_relevant(paths)
     for path in paths:
         try:
             snapshots.append(read(path, events=events))
@@ -61,3 +72,12 @@ def find(directory: Path, *, events: bool = False) -> Found:
         except Exception as error:
             unreadable.append(Unreadable(path.name, "error", f"{type(error).__name__}: {error}"))
     return Found(tuple(snapshots), tuple(unreadable))
+
+
+def _most_relevant(paths: list[Path]) -> tuple[list[Path], list[Unreadable]]:
+    """Choose among too many files: those that a process holds, then the newest. The others are not read."""
+    listed = paths[:MAX_LISTED]
+    chosen = set(heapq.nlargest(MAX_FILES, listed, key=relevance))
+    why = f"not read: {len(paths)} files, of which {MAX_FILES} are read, the living and the newest; remove old ones"
+    left_out = [clean(path.name) for path in listed if path not in chosen]
+    return sorted(chosen), [Unreadable(name, "too_many", f"{name}: {why}") for name in left_out]

@@ -65,6 +65,13 @@ class Model:
     def exhausted(self, _value):
         self.exhaustions += 1
 
+    @property
+    def leaves_counts(self):
+        return bool(self.beyond or self.resizes or self.exhaustions)
+
+    def reopened(self, capacity):
+        self.capacity, self.used = capacity, 0
+
 
 class Writing(RuleBasedStateMachine):
     """A process that writes, as hypothesis says."""
@@ -86,6 +93,7 @@ class Writing(RuleBasedStateMachine):
             env={**os.environ, "ULLAGE_DIR": str(self.directory)},
         )
         self.models = {}
+        self.closed = {}
 
     def tell(self, what, name="", value=0):
         self.process.stdin.write(json.dumps([what, name, value]) + "\n")
@@ -97,6 +105,9 @@ class Writing(RuleBasedStateMachine):
         self.tell("register", name, capacity)
         if name in self.models:
             self.models[name].resize(capacity)
+        elif name in self.closed:
+            self.models[name] = self.closed.pop(name)
+            self.models[name].reopened(capacity)
         else:
             self.models[name] = Model(capacity)
 
@@ -114,7 +125,9 @@ class Writing(RuleBasedStateMachine):
     def close(self, data):
         name = data.draw(st.sampled_from(sorted(self.models)))
         self.tell("close", name)
-        del self.models[name]
+        model = self.models.pop(name)
+        if model.leaves_counts:
+            self.closed[name] = model
 
     @rule(value=st.integers(0, 50))
     def fork(self, value):
@@ -149,9 +162,10 @@ class Writing(RuleBasedStateMachine):
         (path,) = paths
         snapshot = reader.read(path)
         assert snapshot.half_written == 0
-        assert {buffer.name for buffer in snapshot.buffers} == set(self.models)
+        seen = {buffer.name: buffer.closed for buffer in snapshot.buffers}
+        assert seen == dict.fromkeys(self.models, False) | dict.fromkeys(self.closed, True)
         for buffer in snapshot.buffers:
-            model = self.models[buffer.name]
+            model = (self.models | self.closed)[buffer.name]
             assert (buffer.capacity, buffer.used, buffer.high_water) == (model.capacity, model.used, model.high_water)
             assert (buffer.observations, buffer.beyond) == (model.observations, model.beyond)
             assert (buffer.grows + buffer.shrinks, buffer.exhaustions) == (model.resizes, model.exhaustions)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.counting import counting
-from ullage.segment import reader
+from ullage.segment import gate, reader
 from ullage.segment.layout import HOT_WORDS, OCCUPANCY_STEPS, B, BufferPayload
 
 
@@ -110,7 +110,7 @@ def test_marks_before_a_resize_are_kept(steps):
         ratio = max(ratio, used / capacity)
 
     descriptor = BufferPayload(0, 1, 1, 1, 0, b"rows", b"", b"rows").pack()
-    seen = reader._buffer(recorded.words, descriptor)
+    seen = gate.buffer((1, tuple(recorded.words[: len(B)]), descriptor))
 
     assert (seen.capacity, seen.high_water, seen.grows, seen.shrinks) == (capacity, high_water, grows, shrinks)
     assert seen.high_water_ratio == pytest.approx(ratio, abs=2e-6)
@@ -169,7 +169,7 @@ def test_a_closed_buffer_is_gone_and_its_record_is_used_again(program, segments)
         import ullage
         for n in range(2000):
             buffer = ullage.buffer(f"buffer {n}", capacity=10, unit="rows")
-            buffer.observe(n % 20)
+            buffer.observe(n % 10)
             if n != 1999:
                 buffer.close()
                 buffer.observe(3); buffer.exhausted(); buffer.resize(7)
@@ -231,8 +231,13 @@ def test_a_storm_of_violations_leaves_a_dozen_events_and_the_exact_count(program
 
 BAD = {
     "observe -1": ("rows.observe(-1)", "it cannot be negative"),
-    "observe text": ("rows.observe('7')", "not supported between instances"),
-    "observe a float": ("rows.observe(2.5)", "invalid type for format"),
+    "observe text": ("rows.observe('7')", "used is a str; it must be a whole number"),
+    "observe a float": ("rows.observe(2.5)", "used is a float; it must be a whole number"),
+    "observe 2**63": ("rows.observe(2**63)", "used is 9223372036854775808; it must fit 63 bits"),
+    "resize 2**64": ("rows.resize(2**64)", "it must fit 63 bits"),
+    "checked 2**64": ("rows.checked(2**64)", "it must fit 63 bits"),
+    "violated at text": ("rows.violated('7')", "index is a str; it must be a whole number"),
+    "exhausted for text": ("rows.exhausted('many')", "needed is a str; it must be a whole number"),
     "resize -1": ("rows.resize(-1)", "0 or more"),
     "another unit": ("ullage.buffer('rows', capacity=10, unit='blocks')", "cannot also be in blocks"),
     "capacity text": ("ullage.buffer('b', capacity='10', unit='rows')", "whole number"),

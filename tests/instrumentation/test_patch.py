@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from ullage import safety
 from ullage.engines import _probe
 from ullage.engines._patch import Hook
 from ullage.imports import ImportWatch
@@ -108,9 +109,9 @@ def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
     results = [scheduler.schedule(n) for n in range(30)]
 
     assert results == [n * 2 for n in range(30)]
-    assert hook.probe._errors == _probe.MAX_ERRORS
+    assert hook.probe._errors == safety.MAX_ERRORS
     assert hook.probe.status is ProbeStatus.DISABLED
-    assert hook.probe.calls == _probe.MAX_ERRORS
+    assert hook.probe.calls == safety.MAX_ERRORS
 
 
 @pytest.mark.fault("a probe that costs too much", sees="probe_disabled")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.segment import header, layout, reader
+from ullage.segment import header, layout, reader, text
 from ullage.segment.layout import BUFFERS, CLAIMS, EVENTS, PROBES, B, BufferPayload, ClaimPayload, EventPayload, Kind
 from ullage.segment.reader import UnreadableError
 from ullage.segment.writer import Segment
@@ -123,7 +123,7 @@ def test_the_ring_keeps_the_newest_events(segment):
 
 
 shapes = st.lists(st.integers(0, 2**40) | st.just(layout.NO_SIZE), min_size=1, max_size=layout.MAX_DIMS)
-words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+words = st.text(max_size=12)
 
 
 @given(shape=shapes, contract=words, source=words, dtype=words, unit=words)
@@ -134,29 +134,31 @@ def test_a_claim_survives_packing(shape, contract, source, dtype, unit):
         1,
         0,
         bytes([1] * len(shape)),
-        layout.text(dtype, 16),
-        layout.text(unit, 16),
+        text.encode(dtype, 16),
+        text.encode(unit, 16),
         b"rows",
-        contract.encode(),
-        source.encode(),
+        text.encode(contract, 96),
+        text.encode(source, 64),
         b'{"a":1}',
     )
 
     read = ClaimPayload.unpack(given.pack())
 
     assert read.shape == given.shape
-    assert layout.untext(read.contract) == contract
-    assert layout.untext(read.source) == source
-    assert layout.untext(read.dtype).encode() == given.dtype
-    assert layout.untext(read.inputs) == '{"a":1}'
+    assert text.decode(read.contract) == text.clean(contract)
+    assert text.decode(read.source) == text.clean(source)
+    assert text.decode(read.dtype).encode() == given.dtype
+    assert text.decode(read.inputs) == '{"a":1}'
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 40))
-def test_text_is_cut_between_characters(value, size):
-    data = layout.text(value, size)
+@given(st.text(), st.integers(0, 40))
+def test_text_is_cleaned_and_cut_between_characters(value, size):
+    data = text.encode(value, size)
 
     assert len(data) <= size
-    assert value.startswith(data.decode())
+    assert text.clean(value).startswith(data.decode())
+    assert text.decode(data.ljust(size, b"\0")) == data.decode()
+    assert data.decode().isprintable()
 
 
 def test_a_claim_reads_back_with_its_inputs(segment):
@@ -242,7 +244,7 @@ def rewritten(segment, directory, major=layout.MAJOR, minor=layout.MINOR, region
     head = struct.pack("<8sIIQ16sI", layout.MAGIC, major, minor, len(out), bytes(16), len(regions))
     head += b"".join(struct.pack("<IIQIII4x", *region) for region in regions)
     out[: len(head) + 4] = head + struct.pack("<I", zlib.crc32(head))
-    path = directory / f"other{layout.SUFFIX}"
+    path = directory / f"{bytes(16).hex()}{layout.SUFFIX}"
     path.write_bytes(out)
     return path
 
@@ -267,7 +269,7 @@ def grown(by):
 
 
 @pytest.mark.fault("a file of an older or newer minor version", sees="what both know")
-@pytest.mark.parametrize("by", [64, -8])
+@pytest.mark.parametrize("by", [16, -8])
 def test_a_file_of_another_minor_version_is_read_as_far_as_it_is_known(segment, segments, by):
     write_buffer(segment, "kept", USED=7, N50=2)
     path = rewritten(segment, segments, minor=layout.MINOR + 1, regions=grown(by))

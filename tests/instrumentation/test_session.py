@@ -37,7 +37,7 @@ def test_importing_opens_nothing_and_loads_the_standard_library_only(program, se
         print(sorted(new - sys.stdlib_module_names), sorted(name for name in sys.modules if name.startswith("ullage")))
         """).finish()
 
-    assert out.strip() == "[] ['ullage']"
+    assert out.strip() == "[] ['ullage', 'ullage.errors', 'ullage.inert']"
     assert list(segments.iterdir()) == []
 
 
@@ -343,6 +343,9 @@ def test_sweeping_leaves_the_living_and_strangers_alone(program, segments):
     running.line()
     stranger = segments / "notes.txt"
     stranger.write_text("mine")
+    saved = segments / ".editor-autosave.tmp"
+    saved.touch()
+    os.utime(saved, (0, 0))
     (segments / "broken.ullage").write_bytes(b"?")
     old = segments / f".{'0' * 32}.tmp"
     old.touch()
@@ -354,6 +357,6 @@ def test_sweeping_leaves_the_living_and_strangers_alone(program, segments):
 
     names = {path.name for path in segments.iterdir()}
 
-    assert {"notes.txt", "broken.ullage", fresh.name} <= names
+    assert {"notes.txt", "broken.ullage", saved.name, fresh.name} <= names
     assert old.name not in names
     assert sum(reader.read(path).alive for path in segments.glob("*.ullage") if path.name != "broken.ullage") == 1

@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from ullage import safety
 from ullage.beat import beat
 from ullage.engines import _probe
 from ullage.engines._step_hook import FAMILIAR, StepHook
@@ -106,7 +107,7 @@ def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine, mo
 @pytest.mark.parametrize("where", ["before", "after", "failed"])
 @pytest.mark.parametrize("calls", [1, 5 * _probe.MEASURED])
 def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine, lenient, monkeypatch, where, calls):
-    monkeypatch.setattr(_probe, "MAX_ERRORS", 10**6)
+    monkeypatch.setattr(safety, "MAX_ERRORS", 10**6)
     hook = watched(engine, **{where: boom})
     builder = engine.Builder()
 
@@ -124,7 +125,7 @@ def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
     builder = engine.Builder()
 
     assert [builder.build(n)[0] for n in range(30)] == [*range(30)]
-    assert (hook.probe._errors, hook.probe.status) == (_probe.MAX_ERRORS, ProbeStatus.DISABLED)
+    assert (hook.probe._errors, hook.probe.status) == (safety.MAX_ERRORS, ProbeStatus.DISABLED)
 
 
 @pytest.mark.fault("a probe of a step that costs too much after a while", sees="probe_disabled")
@@ -211,7 +212,7 @@ def test_what_cannot_be_asked_costs_the_engine_nothing_and_the_probe_its_life(en
     hook = watched(engine, **asked)
     builder = engine.Builder()
 
-    results = [builder.build(1) for _ in range(_probe.MAX_ERRORS + 1)]
+    results = [builder.build(1) for _ in range(safety.MAX_ERRORS + 1)]
 
     assert results == [(1, (1, 2), (), {})] * len(results)
     assert (hook.probe.status, hook.probe.calls) == (ProbeStatus.DISABLED, 0)

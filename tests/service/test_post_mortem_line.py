@@ -70,3 +70,12 @@ def test_any_name_and_any_number_of_things(name, count, text):
     assert len(found.encode()) <= LINE_BYTES
     assert json.loads(found)["process"] == name[: len(json.loads(found)["process"])]
     assert time.monotonic() - start < 20  # one entry after the other took minutes
+
+
+def test_a_buffer_that_was_freed_was_violated_but_not_nearly_full():
+    freed = buffer("freed", high_water=120, beyond=1, closed=True)
+
+    found = post_mortem(Death("p", snapshot(alive=False, buffers=[freed, buffer("held", used=5)]), "killed"), ())
+
+    assert [full.buffer for full in found.nearest] == ["held"]
+    assert [damage.what for damage in found.violations] == ["freed"]

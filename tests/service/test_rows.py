@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from ullage_sidecar import alarms, api, deaths, metrics, models, state, watch
+from ullage_sidecar import alarms, api, contract_models, deaths, metrics, state, watch
 from ullage_sidecar.app import create_app
 from ullage_sidecar.rows import MAX_KNOWN, WHERE, Rows
 from ullage_sidecar.settings import load
@@ -122,7 +122,7 @@ def test_nothing_is_left_out_where_nothing_fails(pod):
         ("contract", api, "contract_model"),
         ("event", api, "event_model"),
         ("warning", api, "warning_model"),
-        ("finding", models, "_disagreement_model"),
+        ("finding", contract_models, "_disagreement_model"),
         ("metrics", metrics, "_buckets"),
     ],
 )
@@ -146,7 +146,7 @@ def test_one_bad_row_costs_one_row(pod, monkeypatch, where, module, function):
 
 def test_a_contract_that_cannot_be_explained_is_listed_without_the_finding(pod, monkeypatch):
     watching, client, _ = pod
-    fails_for(monkeypatch, models, "_disagreement_model", of_bad)
+    fails_for(monkeypatch, contract_models, "_disagreement_model", of_bad)
 
     watching.tick()
     found, _ = answers(client)

@@ -73,9 +73,11 @@ def everything():
     for _ in range(35):
         state = world.look(*_segments(world.now_ns), unreadable=unreadable)
         alarms, _ = evaluate(alarms, state, world.settings)
+    rows = Rows()
+    rows.each("finding", ["one that cannot be rendered"], int, key=str)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(
-        Collector(lambda: (state, alarms, world.settings, Reload(successful=False, at=1.0), Ticks(2.0, 3)), Rows())
+        Collector(lambda: (state, alarms, world.settings, Reload(successful=False, at=1.0), Ticks(2.0, 3)), rows)
     )
     return list(registry.collect())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ullage.segment import reader
+from ullage.segment import gate
 from ullage.segment.layout import HOT_WORDS, B, BufferPayload
 
 _numbers = itertools.count()
@@ -22,7 +22,7 @@ def recorded(indexer):
     indexer._handle._zero()
     indexer._handle._bind(words[HOT_WORDS], words)
     descriptor = BufferPayload(0, 1, 1, 1, 0, b"rows", b"", b"rows").pack()
-    return lambda: reader._buffer(tuple(words[: len(B)]), descriptor)
+    return lambda: gate.buffer((1, tuple(words[: len(B)]), descriptor))
 
 
 def unseen(indexer):

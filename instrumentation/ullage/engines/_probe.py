@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage import safety
 from ullage.engines._novelty import novelty
-from ullage.segment import layout
+from ullage.segment import layout, text
 from ullage.segment.layout import EventKind, P, ProbePayload, ProbeStatus, Q
 from ullage.session import session
 from ullage.words import SINK
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ullage.segment.writer import Segment
 
-MAX_ERRORS = 10
 COST_WINDOW_CALLS = 1_000
 MAX_MEAN_COST_NS = 50_000
 MAX_COST_NS = 1_000_000
@@ -31,7 +30,7 @@ _clock = time.perf_counter_ns
 class Probe:
     """One hook point and what became of it.
 
-    After ``MAX_ERRORS`` errors, or a mean cost above ``MAX_MEAN_COST_NS`` over ``COST_WINDOW_CALLS`` runs of our
+    After ``safety.MAX_ERRORS`` errors, or a mean cost above ``MAX_MEAN_COST_NS`` over ``COST_WINDOW_CALLS`` runs of our
     code, it switches itself off: the wrapper then only calls the engine's function.
 
     It has a record in the segment once it is known what became of it: a module that this process never imports
@@ -53,6 +52,7 @@ class Probe:
         "_errors",
         "_index",
         "_live",
+        "_place",
         "_segment",
         "_stands_for",
         "_status",
@@ -78,6 +78,7 @@ class Probe:
         self.due = 1
         self._status = ProbeStatus.UNKNOWN
         self._detail = ""
+        self._place = safety.Place(f"probe {name}", self._disable)
         self._errors = 0
         self._cost_ns = 0
         self._counted, self._stands_for = 0, 1
@@ -165,9 +166,7 @@ class Probe:
         self._errors += 1
         self.words[Q.ERRORS] = self._errors
         novelty.look()  # it may be ours to say what is
-        if self._errors >= MAX_ERRORS:
-            self._disable(f"{self._errors} errors, last {type(error).__name__}")
-        safety.caught(f"probe {self.name}", error)
+        self._place.caught(error)
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``."""
@@ -190,6 +189,7 @@ class Probe:
     def forked(self) -> bool:
         """In a forked child: count from zero, in the child's segment."""
         self.words, self._segment = SINK, None
+        self._place = safety.Place(f"probe {self.name}", self._disable)
         self.calls = self._errors = self._cost_ns = self._window_runs = self._window_ns = self._counted = 0
         self.due = 1
         return True
@@ -197,7 +197,7 @@ class Probe:
     def _publish(self) -> None:
         self.words[Q.STATUS] = self._status
         if self._segment is not None and self._index is not None:
-            payload = ProbePayload(layout.text(self.name, 80), layout.text(self._detail, 64))
+            payload = ProbePayload(text.encode(self.name, 80), text.encode(self._detail, 64))
             self._segment.seal(layout.PROBES, self._index, payload.pack())
 
     def _check_cost(self) -> None:
@@ -212,7 +212,7 @@ class Probe:
             novelty.look()
             session.set_running(-1)  # nobody may count steps any more; who still does says so at the next one
             session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
-            safety.log_once(f"probe {self.name} switched itself off: {why}")
+            safety.log_once(f"probe {self.name} is off", f"probe {self.name} switched itself off: {why}")
 
 
 class SharedProbe(Probe):

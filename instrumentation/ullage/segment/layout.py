@@ -15,6 +15,7 @@ what an older file lacks. Another ``MAJOR`` is another format. ``docs/segment.md
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from enum import IntEnum
@@ -22,9 +23,14 @@ from typing import NamedTuple, TypeVar
 
 MAGIC = b"ULLAGE\r\n"
 MAJOR = 1
-MINOR = 1
+MINOR = 2
 SUFFIX = ".ullage"
+FILE_NAME = re.compile(r"[0-9a-f]{32}\.ullage")
+TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{32}\.tmp")
 PAGE = 4096
+MAX_FILE_BYTES = 1 << 20
+MAX_RECORDS = 1024
+"""Of one region, in this minor version or a later one."""
 INCARNATION_BYTES = 16
 
 
@@ -230,6 +236,7 @@ class EventKind(IntEnum):
 
 
 FLAG_INVENTORY = 1  # of a buffer: known by capacity and bytes only; ``limit`` holds dtype and shape
+FLAG_CLOSED = 2  # of a buffer: it was freed; the record stays because of what it counted
 FLAG_INPUTS_TRUNCATED = 1  # of a claim: not all inputs fitted
 FLAG_TALLY, FLAG_PROVIDED, FLAG_REQUIRED = 2, 4, 8  # of no claim: a contract's counts; a side when it was violated
 INPUTS_BYTES = 656
@@ -243,17 +250,6 @@ def enum_of(kind: type[_E], value: int) -> _E:
         return kind(value)
     except ValueError:
         return kind(0)
-
-
-def text(value: str, size: int) -> bytes:
-    """Encode ``value`` as UTF-8 in at most ``size`` bytes, cut between characters."""
-    data = value.encode("utf-8", "replace")
-    return data if len(data) <= size else data[:size].decode("utf-8", "ignore").encode()
-
-
-def untext(field: bytes) -> str:
-    """Decode a zero-padded text field."""
-    return field.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def checksum(payload: bytes, sequence: int) -> int:

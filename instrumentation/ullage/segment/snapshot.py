@@ -1,9 +1,9 @@
-"""What a segment says, as frozen values."""
+"""What a segment says, as frozen values. The gate makes them: they need no further check."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ullage.segment.layout import Kind
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ullage.segment.layout import EventKind, Location, ProbeStatus, Relation, Role
 
 Outcome = Literal["stopped", "crashed", "killed"]
+Scalar = str | int | float | bool | None
 
 
 class Process(NamedTuple):
@@ -126,7 +127,7 @@ class Claim:
     relations: tuple[Relation, ...]
     dtype: str
     unit: str
-    inputs: dict[str, Any]
+    inputs: dict[str, Scalar]
     inputs_truncated: bool
     checks: int
     violations: int
@@ -158,7 +159,7 @@ class Snapshot:
     incarnation: str
     version: str
     alive: bool
-    identity: dict[str, Any]
+    identity: dict[str, str | int]
     process: Process
     probes: tuple[Probe, ...]
     buffers: tuple[Buffer, ...]

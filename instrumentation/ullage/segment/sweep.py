@@ -3,71 +3,89 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ullage.segment import reader
-from ullage.segment.layout import SUFFIX
+from ullage.segment.layout import FILE_NAME, TEMPORARY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from re import Pattern
 
     from ullage.segment.snapshot import Snapshot
 
 KEEP_NEWEST = 2
 ORPHAN_AGE_S = 60
+MAX_FILES = 4_096
+"""Files of a directory that are looked at, in the order in which the kernel lists them."""
+BUDGET_S = 0.25
+"""How long a host waits for that at its start. What is not reached is left to the next one."""
 
 
-def sweep(directory: Path, now: float) -> None:
-    """Unlink dead segments except what ``expendable`` keeps, and temporary files older than a minute.
+def survey(directory: Path) -> list[tuple[Path, Snapshot]]:
+    """Return what the processes in ``directory`` say of themselves, the living and the dead; no records.
 
-    A file that cannot be read is left alone: it is not known to be dead, or to be ours.
+    Reads a few hundred bytes of each file whose name is a segment's, within ``MAX_FILES`` and ``BUDGET_S``. What
+    cannot be read is left out.
     """
-    dead = []
-    for path in _entries(directory, f"*{SUFFIX}"):
+    deadline = time.monotonic() + BUDGET_S
+    found = []
+    for path in _entries(directory, FILE_NAME):
+        if time.monotonic() > deadline:
+            break
         with contextlib.suppress(FileNotFoundError, reader.UnreadableError):
-            snapshot = reader.read(path, events=False)
-            if not snapshot.alive:
-                dead.append((path, snapshot))
-    for path in expendable(dead):
+            found.append((path, reader.glance(path)))
+    return found
+
+
+def sweep(directory: Path, found: Iterable[tuple[Path, Snapshot]], now: float) -> None:
+    """Unlink of the segments ``found`` the dead that ``expendable`` names, and temporary files older than a minute."""
+    for path in expendable([(path, snapshot) for path, snapshot in found if not snapshot.alive]):
         _unlink(path)
-    for path in _entries(directory, ".*.tmp"):
+    for path in _entries(directory, TEMPORARY_NAME):
         with contextlib.suppress(OSError):
-            if now - path.stat().st_mtime > ORPHAN_AGE_S:
+            if now - path.lstat().st_mtime > ORPHAN_AGE_S:
                 _unlink(path)
 
 
 def expendable(dead: Iterable[tuple[Path, Snapshot]]) -> list[Path]:
-    """Return the files to unlink: of each process name all but its first crash and its newest two."""
-    dead = list(dead)
-    everybody = [snapshot for _, snapshot in dead]
+    """Return the files to unlink: of each process name all but its first crash and its newest two.
+
+    It errs towards keeping where not all of the dead are given.
+    """
     by_name = defaultdict(list)
+    last_stops: dict[str, Snapshot] = {}
     for path, snapshot in dead:
         by_name[snapshot.name].append((snapshot.process.started_ns, path, snapshot))
+        known = last_stops.setdefault(snapshot.engine_id, snapshot)
+        if snapshot.process.stop_ns > known.process.stop_ns:
+            last_stops[snapshot.engine_id] = snapshot
     victims = []
     for lives in by_name.values():
+        if len(lives) <= KEEP_NEWEST:
+            continue
         lives.sort(key=lambda life: life[0])
         older = lives[:-KEEP_NEWEST]
-        first_crash = next((path for _, path, snapshot in lives if snapshot.outcome(everybody) != "stopped"), None)
+        crashes = (path for _, path, life in lives if life.outcome([last_stops[life.engine_id]]) != "stopped")
+        first_crash = next(crashes, None)
         victims += [path for _, path, _ in older if path != first_crash]
     return victims
 
 
-def living(directory: Path) -> Iterator[Snapshot]:
-    """Yield what the living processes in ``directory`` say of themselves."""
-    for path in _entries(directory, f"*{SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError, reader.UnreadableError):
-            snapshot = reader.read(path, events=False)
-            if snapshot.alive:
-                yield snapshot
-
-
-def _entries(directory: Path, pattern: str) -> list[Path]:
-    try:
-        return sorted(directory.glob(pattern))
-    except OSError:
-        return []
+def _entries(directory: Path, names: Pattern[str]) -> Iterator[Path]:
+    """Yield the entries whose whole name fits, of the first ``MAX_FILES`` that do; a bad directory has none."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        count = 0
+        for entry in entries:
+            if names.fullmatch(entry.name):
+                count += 1
+                if count > MAX_FILES:
+                    return
+                yield directory / entry.name
 
 
 def _unlink(path: Path) -> None:

@@ -34,7 +34,9 @@ def _register() -> None:
     number = parsed(version)
     if number is None or not supported(version):
         first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
-        safety.log_once(f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}")
+        safety.log_once(
+            "vLLM", f"off: vLLM {version or 'of an unknown version'}; known are {first} up to, not with, {end}"
+        )
         return
     from ullage.engines.vllm.hooks import ALWAYS, HOOKS  # noqa: PLC0415
     from ullage.imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
