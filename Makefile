@@ -59,6 +59,7 @@ bench: setup ## Measure, side by side with the alternatives
 	$(BIN)/python tests/bench/step.py
 	$(BIN)/python tests/bench/indexer.py
 	$(BIN)/python tests/bench/fleet.py
+	$(BIN)/python tests/bench/disagreements.py
 
 deploy: .venv/.dev ## Write what is made from deploy/fragment.yaml, rules and dashboards
 	$(BIN)/python deploy/build.py

@@ -11,16 +11,15 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
 from ullage.diagnosis.joined import MAX_EXPLAINED
+from ullage_sidecar.contract_models import ContractModel, contract_model
 from ullage_sidecar.deaths import deaths
 from ullage_sidecar.encoding import accepts_gzip
 from ullage_sidecar.models import (
     BuffersModel,
-    ContractModel,
     EventModel,
     ProcessModel,
     WarningModel,
     buffer_model,
-    contract_model,
     event_model,
     inventory_model,
     process_model,

@@ -275,7 +275,7 @@ def _contracts(state: State) -> Iterator[Metric]:
     )
     disagree = GaugeMetricFamily(
         "ullage_contract_disagreements",
-        "Sizes that claims of other components contradict, before any traffic.",
+        "Pairs of claimed sizes that do not satisfy the contract.",
         labels=labels,
     )
     counted = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from snapshots import SECOND, START, World, buffer, snapshot
+from snapshots import SECOND, START, World, buffer, claim, snapshot
 
 from ullage.segment.layout import Kind, ProbeStatus
 from ullage.segment.snapshot import Probe
 from ullage_sidecar.alarms import Alarms, evaluate
 from ullage_sidecar.discovery import Unreadable
 from ullage_sidecar.settings import BufferSettings
+from ullage_sidecar.state import MAX_GONE
 
 
 class Alarmed(World):
@@ -253,3 +254,56 @@ def test_a_rollout_and_a_scale_down_raise_nothing(world):
     new = snapshot("new", started_ns=world.now_ns)
     assert world.tick(stopped, new) == {}
     assert world.tick(stopped, snapshot("new", alive=False, started_ns=new.process.started_ns, stop_ns=1)) == {}
+
+
+# -- bounds -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_about_thousands_of_files_is_short_and_says_how_many_there_are(world):
+    unreadable = [Unreadable(f"{n}.ullage", "magic", f"{n}.ullage: not a segment") for n in range(3_000)]
+
+    world.tick(unreadable=unreadable)
+
+    (warning,) = world.alarms.active.values()
+    assert len(warning.message) <= 1_000
+    assert warning.message.startswith("0.ullage: not a segment; 1.ullage: not a segment; ")
+    shown = warning.message.count("not a segment")
+    assert warning.message.endswith(f"; and {3_000 - shown:,} more")
+
+
+def test_a_message_with_one_long_part_is_cut(world):
+    world.tick(unreadable=[Unreadable("x.ullage", "magic", "x" * 5_000)])
+
+    (warning,) = world.alarms.active.values()
+    assert 500 < len(warning.message) <= 1_000
+
+
+def test_every_disagreement_of_many_sizes_is_counted_in_a_short_message(world):
+    def one(name, sizes):
+        return snapshot(name, f"vllm0/{name}", claims=[claim(f"{name} {n}", n) for n in sizes])
+
+    world.tick(one("core", range(1, 200)), one("worker", [500]))
+
+    messages = {key.process: one.message for key, one in world.alarms.active.items()}
+    assert all(len(message) <= 1_000 for message in messages.values())
+    assert "more; 136 other sizes are not compared" in messages["vllm0/core"]
+
+
+def test_counts_of_warnings_are_forgotten_with_the_process_name():
+    world = Alarmed(retention=3600)
+    world.tick()
+    for number in range(600):
+        world.tick(snapshot(f"{number}", f"app0/{number}", buffers=[buffer(used=95)]))
+    assert len(world.alarms.raised) == MAX_GONE + 1
+
+    world.tick()
+    world.tick(after=3601)
+
+    assert world.alarms.raised == {}
+    assert world.alarms.seen == {}
+
+
+def test_a_buffer_that_was_freed_warns_of_its_violations_only(world):
+    freed = {"used": 95, "high_water": 105, "beyond": 1, "worst_index": 104, "violation_ns": START, "exhaustions": 9}
+
+    assert world.holding(closed=True, **freed) == {("rows", "bounds_violation"): "critical"}

@@ -6,13 +6,14 @@ from collections import Counter
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from snapshots import World, buffer, snapshot
+from snapshots import SECOND, World, buffer, snapshot
 
 from ullage.segment.layout import Kind
 from ullage_sidecar.alarms import Alarms
 from ullage_sidecar.health import Ticks
 from ullage_sidecar.metrics import Collector, Reload
 from ullage_sidecar.rows import Rows
+from ullage_sidecar.state import MAX_GONE
 
 
 def scrape(world, *snapshots):
@@ -58,3 +59,39 @@ def test_a_cap_that_is_lifted_leaves_nothing_out():
     samples = scrape(World(series_cap=100_000), snapshot("a", "app0/main", buffers=many))
 
     assert sum(sample.name == "ullage_buffer_used_slots" for sample in samples) == 512
+
+
+def _lines(samples):
+    return sorted((sample.name, *sorted(sample.labels.items())) for sample in samples)
+
+
+def test_the_page_is_back_to_its_size_once_processes_of_other_names_are_gone():
+    """Six hundred names, one file at a time: counts are kept for the retention, and of 256 names at most."""
+    world, names = World(retention=3600), 600
+    empty = _lines(scrape(world))
+    last = [snapshot("a", "app0/a", alive=False, buffers=[buffer(beyond=1)])]
+    of_one = len(_lines(scrape(world, *last))) - len(empty)
+    for number in range(names):
+        last = [snapshot(f"{number}", f"app0/{number}", alive=False, engine=f"{number}", buffers=[buffer(beyond=1)])]
+        world.look(*last)
+
+    within = _lines(scrape(world, *last))
+    world.look()
+    world.now_ns += 3601 * SECOND
+    after = _lines(scrape(world))
+
+    assert len(within) < len(empty) + of_one * (MAX_GONE + 1)
+    assert after == empty
+
+
+def test_a_buffer_that_was_freed_has_totals_only():
+    freed = buffer("freed", closed=True, used=5, beyond=3, exhaustions=2, grows=1)
+
+    samples = scrape(World(), snapshot("a", "app0/main", buffers=[freed, buffer("held", used=5)]))
+
+    found = {sample.name: sample.value for sample in samples if sample.labels.get("buffer") == "freed"}
+    assert found == {
+        "ullage_bounds_violations_total": 3,
+        "ullage_buffer_exhaustions_total": 2,
+        "ullage_buffer_resizes_total": 0,  # those of direction shrink
+    }

@@ -112,3 +112,20 @@ def test_of_a_process_that_died_between_steps_nothing_of_the_kind_is_said(progra
     program(INSIDE.format(code=code)).failure()
 
     assert "inside" not in inspect(segments).stdout
+
+
+def test_a_buffer_that_was_freed_is_marked_and_listed_for_its_counts(program, segments, sidecar):
+    one = program(
+        "import ullage, sys\n"
+        "rows = ullage.buffer('rows', capacity=10, unit='rows'); rows.observe(12); rows.close()\n"
+        "print('ready', flush=True); sys.stdin.readline()"
+    )
+    assert one.line() == "ready"
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "ullage_sidecar", "inspect", str(segments)], capture_output=True, text=True, check=True
+    ).stdout
+    (row,) = sidecar().json("/v1/buffers")["buffers"]
+
+    assert "rows (closed)" in shown
+    assert (row["buffer"], row["closed"], row["bounds_violations"]) == ("rows", True, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
-from snapshots import SECOND, START, World, buffer, snapshot
+from snapshots import SECOND, START, World, buffer, claim, snapshot
 
-from ullage.segment.layout import Kind, ProbeStatus, Relation, Role
-from ullage.segment.snapshot import Claim, Probe
+from ullage.segment.layout import Kind, ProbeStatus, Role
+from ullage.segment.snapshot import Probe
 from ullage_sidecar.alarms import Alarms, evaluate
 from ullage_sidecar.discovery import Unreadable
 from ullage_sidecar.health import Ticks
@@ -27,25 +27,6 @@ IDENTITY = {
 }
 
 
-def _claim(source, columns, role=Role.IS, **fields):
-    defaults = {
-        "contract": "block_table.width",
-        "tally": False,
-        "witness": "",
-        "dims": ("columns",),
-        "relations": (Relation.EQUAL,),
-        "dtype": "",
-        "unit": "columns",
-        "inputs": {},
-        "inputs_truncated": False,
-        "checks": 0,
-        "violations": 0,
-        "violation_first_ns": 0,
-        "violation_last_ns": 0,
-    }
-    return Claim(source=source, shape=(columns,), role=role, **(defaults | fields))
-
-
 def _process(name, *, probes=(), claims=(), **known):
     found = snapshot(name, name, **known)
     return replace(found, identity=found.identity | IDENTITY, probes=tuple(probes), claims=tuple(claims))
@@ -56,7 +37,7 @@ def _segments(now_ns):
     core = _process(
         "vllm0/core",
         buffers=[buffer("kv_blocks", kind=Kind.MANAGED, unit="blocks", used=100, exhaustions=now_ns // SECOND)],
-        claims=[_claim("core", 64, Role.PROVIDES)],
+        claims=[claim("core", 64, Role.PROVIDES)],
         **full,
     )
     worker = _process(
@@ -69,8 +50,8 @@ def _segments(now_ns):
         ],
         probes=[Probe(f"Runner.{status.name.lower()}", "", status, 5, 0, 0) for status in ProbeStatus],
         claims=[
-            _claim("worker", 65, Role.REQUIRES),
-            _claim("", 0, tally=True, checks=7, violations=2, violation_first_ns=START),
+            claim("worker", 65, Role.REQUIRES),
+            claim("", 0, tally=True, checks=7, violations=2, violation_first_ns=START),
         ],
         hook_errors=3,
         dropped_buffers=1,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ullage.segment.layout import MAJOR, MINOR, Kind, Location
-from ullage.segment.snapshot import Buffer, Process, Snapshot
+from ullage.segment.layout import MAJOR, MINOR, Kind, Location, Relation, Role
+from ullage.segment.snapshot import Buffer, Claim, Process, Snapshot
 from ullage_sidecar.discovery import Found
 from ullage_sidecar.settings import Settings
 from ullage_sidecar.state import History, observe
@@ -42,17 +42,37 @@ def buffer(name="rows", *, kind=Kind.HARD, capacity=100, used=0, high_water=None
     return Buffer(name=name, kind=kind, capacity=capacity, used=used, high_water=high_water, **(defaults | fields))
 
 
+def claim(source, columns, role=Role.IS, **fields):
+    defaults = {
+        "contract": "block_table.width",
+        "tally": False,
+        "witness": "",
+        "dims": ("columns",),
+        "relations": (Relation.EQUAL,),
+        "dtype": "",
+        "unit": "columns",
+        "inputs": {},
+        "inputs_truncated": False,
+        "checks": 0,
+        "violations": 0,
+        "violation_first_ns": 0,
+        "violation_last_ns": 0,
+    }
+    return Claim(source=source, shape=(columns,), role=role, **(defaults | fields))
+
+
 def snapshot(
     incarnation="a",
     name="vllm0/core",
     *,
     alive=True,
-    buffers=(),
-    probes=(),
     engine="e1",
+    probes=(),
+    buffers=(),
+    claims=(),
+    events=(),
     half_written=0,
     refused=0,
-    claims=(),
     **words,
 ):
     process = Process(**(dict.fromkeys(Process._fields, 0) | {"started_ns": START, "running": -1} | words))
@@ -65,7 +85,7 @@ def snapshot(
         probes=tuple(probes),
         buffers=tuple(buffers),
         claims=tuple(claims),
-        events=(),
+        events=tuple(events),
         half_written=half_written,
         refused=refused,
     )
