@@ -179,7 +179,7 @@ WARNINGS = Section(
         ),
         rows(
             "Contracts",
-            "Pairs of claims that do not fit each other, and how many tensors were checked and broke the contract. "
+            "Groups of claims that do not fit each other, and how many tensors were checked and broke the contract. "
             "Checked zero times: nobody has compared it with a tensor yet.",
             Query(_DISAGREEMENTS),
             Query(f"{_CHECKS} or {_DISAGREEMENTS} * 0"),

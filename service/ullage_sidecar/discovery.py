@@ -68,9 +68,9 @@ def find(directory: Path, *, events: bool = False) -> Found:
         except FileNotFoundError:
             continue
         except UnreadableError as error:
-            unreadable.append(Unreadable(path.name, error.reason, str(error)))
+            unreadable.append(Unreadable(clean(path.name), error.reason, str(error)))
         except Exception as error:
-            unreadable.append(Unreadable(path.name, "error", f"{type(error).__name__}: {error}"))
+            unreadable.append(Unreadable(clean(path.name), "error", clean(f"{type(error).__name__}: {error}")))
     return Found(tuple(snapshots), tuple(unreadable))
 
 

@@ -43,18 +43,48 @@ sys.stdin.read()
 """
 
 
-def run(script, *arguments):
-    """Run a fuzzer in a process of its own; return its report."""
+def start(script, *arguments):
+    """Start a fuzzer in a process of its own."""
     command = [sys.executable, HERE / script, *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.stdout, ran.stderr[-5000:]
-    return json.loads(ran.stdout)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(fuzzer):
+    """Wait for a fuzzer; return its report."""
+    out, err = fuzzer.communicate()
+    assert out, err[-5000:]
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reading():
+    """The fuzzer of the reader, which runs while the application is fuzzed: each takes a core."""
+    fuzzer = start("fuzz_reader.py", READ, SEED)
+    yield fuzzer
+    fuzzer.kill()
+    fuzzer.communicate()
 
 
 @pytest.fixture(scope="module")
-def report():
+def report(reading):
     """What the reader made of all mutated segments."""
-    return run("fuzz_reader.py", READ, SEED)
+    return finished(reading)
+
+
+@pytest.mark.fault("mutated segments next to a healthy process", sees="every page; the healthy process as it is")
+def test_every_page_is_served_and_a_healthy_process_is_shown_as_it_is(program, segments, tried, capsys):
+    assert program(HEALTHY, ULLAGE_ENGINE="healthy").line() == "ready"
+
+    said = finished(start("fuzz_app.py", SERVED, SEED, segments))
+
+    assert not said["failures"], "\n".join(
+        f"{failure['wrong'][0][-800:]}\n  {failure['inputs']}; seed {failure['seed']}" for failure in said["failures"]
+    )
+    with capsys.disabled():
+        print(f"\n{SERVED} mutated segments served; peak {said['peak_mib']:.0f} MiB; rows left out: {said['left_out']}")
+    assert said["peak_mib"] < MEMORY_MIB
+    assert said["peak_mib"] - said["warm_mib"] < GROWTH_MIB
+    tried(SERVED, repaired=said["repaired"])
 
 
 def test_the_segments_that_real_programs_wrote_keep_every_promise(tmp_path):
@@ -91,19 +121,3 @@ def test_mutations_get_past_the_checksums(report, kind, tried):
 
     assert reached >= inputs / 2
     tried(inputs, repaired=reached)
-
-
-@pytest.mark.fault("mutated segments next to a healthy process", sees="every page; the healthy process as it is")
-def test_every_page_is_served_and_a_healthy_process_is_shown_as_it_is(program, segments, tried, capsys):
-    assert program(HEALTHY, ULLAGE_ENGINE="healthy").line() == "ready"
-
-    said = run("fuzz_app.py", SERVED, SEED, segments)
-
-    assert not said["failures"], "\n".join(
-        f"{failure['wrong'][0][-800:]}\n  {failure['inputs']}; seed {failure['seed']}" for failure in said["failures"]
-    )
-    with capsys.disabled():
-        print(f"\n{SERVED} mutated segments served; peak {said['peak_mib']:.0f} MiB; rows left out: {said['left_out']}")
-    assert said["peak_mib"] < MEMORY_MIB
-    assert said["peak_mib"] - said["warm_mib"] < GROWTH_MIB
-    tried(SERVED, repaired=said["repaired"])
