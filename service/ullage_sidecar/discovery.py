@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,12 @@ NO_HOOK = (
     "not set, and the engine's log for a line of ullage"
 )
 """What to look at where no process writes a segment."""
-
-
+_TOO_MANY = "too many for this sidecar ({} files), which reads those of living processes first, then the newest"
+FEW_FILES = 64
+"""Up to that many segments, all are read, whatever their order."""
 MAX_FILES = 512
-"""Segments that are read at one moment."""
+MAX_RECORDS = 32_768
+"""Segments, and records in them, that are read at one moment: 64 full segments would take 220 MiB."""
 MAX_LISTED = 16_384
 """Files among which they are chosen."""
 
@@ -60,24 +61,23 @@ def find(directory: Path, *, events: bool = False) -> Found:
         paths = []
     except OSError as error:
         return Found((), (Unreadable(str(directory), "directory", str(error)),))
-    if len(paths) > MAX_FILES:
-        paths, unreadable = _most_relevant(paths)
-    for path in paths:
+    if len(paths) > FEW_FILES:
+        paths = sorted(paths[:MAX_LISTED], key=relevance, reverse=True)
+    records = 0
+    for number, path in enumerate(paths):
+        name = clean(path.name)
+        if number >= MAX_FILES or records >= MAX_RECORDS:
+            unreadable.append(Unreadable(name, "too_many", f"{name}: not read: {_TOO_MANY.format(len(paths))}"))
+            continue
         try:
-            snapshots.append(read(path, events=events))
+            snapshot = read(path, events=events)
         except FileNotFoundError:
             continue
         except UnreadableError as error:
-            unreadable.append(Unreadable(clean(path.name), error.reason, str(error)))
+            unreadable.append(Unreadable(name, error.reason, str(error)))
         except Exception as error:
-            unreadable.append(Unreadable(clean(path.name), "error", clean(f"{type(error).__name__}: {error}")))
-    return Found(tuple(snapshots), tuple(unreadable))
-
-
-def _most_relevant(paths: list[Path]) -> tuple[list[Path], list[Unreadable]]:
-    """Choose among too many files: those that a process holds, then the newest. The others are not read."""
-    listed = paths[:MAX_LISTED]
-    chosen = set(heapq.nlargest(MAX_FILES, listed, key=relevance))
-    why = f"not read: {len(paths)} files, of which {MAX_FILES} are read, the living and the newest; remove old ones"
-    left_out = [clean(path.name) for path in listed if path not in chosen]
-    return sorted(chosen), [Unreadable(name, "too_many", f"{name}: {why}") for name in left_out]
+            unreadable.append(Unreadable(name, "error", clean(f"{type(error).__name__}: {error}")))
+        else:
+            snapshots.append(snapshot)
+            records += len(snapshot.buffers) + len(snapshot.claims) + len(snapshot.probes)
+    return Found(tuple(snapshots), tuple(sorted(unreadable, key=lambda bad: bad.file)))
