@@ -13,6 +13,7 @@ from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import SupportsIndex
 
     from ullage.segment.writer import Segment
@@ -72,12 +73,16 @@ class Buffer:
         self.checked, self.violated, self.hold, self.counted, self._bind, self._zero = functions[4:10]
         self._resume, self._capacity = functions[10:]
         self._warn_at = 0
-        compiled.skip(*functions[:6])
 
     @property
     def capacity(self) -> int:
         """The capacity now, in ``unit``."""
         return self._capacity()
+
+    @property
+    def calls(self) -> tuple[Callable[..., None], ...]:
+        """What a host may call from a compiled function."""
+        return self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated
 
     def warn_at(self, used: SupportsIndex) -> None:
         """Raise the warning line to ``used`` units: up to there, use is what somebody planned for."""
@@ -95,7 +100,8 @@ class Buffer:
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
-        kept, unit = _registry.kept(self.name, segment)
+        held = self._descriptor.flags & layout.FLAG_INVENTORY
+        kept, unit = (None, "") if held else _registry.kept(self.name, segment)
         self._index = _registry.allocate(segment) if kept is None else kept
         if self._index is None:
             session.drop(P.DROPPED_BUFFERS)
@@ -129,7 +135,7 @@ class Buffer:
     def release(self, segment: Segment | None) -> None:
         """Give the record back; keep it where it holds counts that must not be lost."""
         self.detach()
-        compiled.unskip(self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated)
+        compiled.unskip(*self.calls)
         if segment is not None and self._index is not None:
             words = segment.words(layout.BUFFERS, self._index)
             if any(words[word] for word in _EVIDENCE):
@@ -197,6 +203,7 @@ class _Registry:
                     session.drop(P.DROPPED_BUFFERS)
                     return Buffer(name, capacity, unit, descriptor)
                 known = self._buffers[name] = Buffer(name, capacity, unit, descriptor)
+                compiled.skip(*known.calls)
                 session.register(known)
             elif known.unit != unit:
                 session.emit(EventKind.CONFLICT, name, detail=f"{known.unit} and {unit}")
@@ -227,7 +234,7 @@ class _Registry:
     def allocate(self, segment: Segment) -> int | None:
         """Return an unused record; without one, that of the buffer that was closed first. None if all are in use."""
         index = segment.allocate(layout.BUFFERS)
-        if index is None and self._kept:
+        while index is None and self._kept:
             index, _ = self.kept(next(iter(self._kept)), segment)
             if index is not None:
                 session.drop(P.DROPPED_BUFFERS)
@@ -279,8 +286,9 @@ def buffer(
         )
         return _registry.add(cleaned, size("capacity", capacity), word, descriptor)
     except Exception as error:
-        safety.shield(f"buffer {str(name)[: layout.NAME_BYTES]}").caught(error)
-        return Buffer(str(name), 0, str(unit), BufferPayload(0, 1, 0, 0, 0, b"", b"", b""))
+        said = safety.told(name)[: layout.NAME_BYTES]
+        safety.shield(f"buffer {said}").caught(error)
+        return Buffer(said, 0, safety.told(unit), BufferPayload(0, 1, 0, 0, 0, b"", b"", b""))
 
 
 def member(enum: type[Kind | Location], what: str, value: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ullage import safety
+from ullage.exact import MAX
 from ullage.segment.layout import CLAIMS, C, P
 from ullage.session import session
 from ullage.words import SINK, Pending
@@ -20,6 +21,17 @@ Words = memoryview | Pending
 
 _kept: dict[str, tuple[Segment, int]] = {}
 """Records with counts of violations that contracts have left when they were closed, by name."""
+
+
+def _allocated(segment: Segment) -> int | None:
+    """Return an unused record; without one, that of the contract that was closed first. None if all are in use."""
+    index = segment.allocate(CLAIMS)
+    while index is None and _kept:
+        where, kept = _kept.pop(next(iter(_kept)))
+        if where is segment:
+            session.drop(P.DROPPED_CLAIMS)
+            index = kept
+    return index
 
 
 class ClaimRecord:
@@ -47,7 +59,7 @@ class ClaimRecord:
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
         where, kept = _kept.pop(self._keeps, (None, None))
-        self._index = kept if where is segment else segment.allocate(CLAIMS)
+        self._index = kept if where is segment else _allocated(segment)
         if self._index is None:
             session.drop(P.DROPPED_CLAIMS)
             safety.log_once(
@@ -71,10 +83,17 @@ class ClaimRecord:
         """Give the record back."""
         self.detach()
         if segment is not None and self._index is not None:
-            if self._keeps and segment.words(CLAIMS, self._index)[C.VIOLATIONS]:
-                _kept[self._keeps] = segment, self._index
-            else:
+            words = segment.words(CLAIMS, self._index)
+            where, kept = _kept.get(self._keeps, (None, None))
+            if not (self._keeps and words[C.VIOLATIONS]):
                 segment.release(CLAIMS, self._index)
+            elif where is segment and kept is not None:  # that of another contract of this name, which was closed, too
+                theirs = segment.words(CLAIMS, kept)
+                for word in (C.CHECKS, C.VIOLATIONS):
+                    theirs[word] = min(theirs[word] + words[word], MAX)
+                segment.release(CLAIMS, self._index)
+            else:
+                _kept[self._keeps] = segment, self._index
         self._index = None
 
     def forked(self) -> bool:

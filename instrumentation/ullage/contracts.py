@@ -79,7 +79,8 @@ class Contract:
             unit: What is counted.
             dtype: The element type that every tensor must have; empty if that is free.
         """
-        self.name, self.dims, self.unit, self.dtype = text.clean(str(name)), tuple(dims), unit, dtype
+        self.name, self.unit, self.dtype = text.clean(safety.told(name)), unit, dtype
+        self.dims = tuple(dims) if isinstance(dims, Iterable) else ()
         self.relations: tuple[str, ...] = (EQUAL,) * len(self.dims)
         self._claims: dict[str, Claim] = {}
         self._records: dict[str, ClaimRecord] = {}
@@ -185,10 +186,12 @@ class Contract:
 
     def refuse(self, tensor: Any, source: str, reason: str) -> ShapeViolation:
         """Count ``tensor`` as a violation for a reason of the caller's; return what to raise."""
-        actual = _actual(tensor, source)
-        claim = next(reversed(self._claims.values()), actual)
-        self._count(1, 0)
-        self._violated(actual, claim, differing(actual.shape, claim.shape, self.relations) or (), reason)
+        actual = claim = Claim(source, IS, (), {}, "")
+        with self._place:
+            actual = _actual(tensor, source)
+            claim = next(reversed(self._claims.values()), actual)
+            self._count(1, 0)
+            self._violated(actual, claim, differing(actual.shape, claim.shape, self.relations) or (), reason)
         return ShapeViolation(f"{self.name}: {source}: {reason}", expected=claim, actual=actual, causes=(reason,))
 
     def close(self) -> None:
@@ -235,7 +238,8 @@ class Contract:
         said += f": {reason}" if reason else ""
         session.emit(EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=said)
         safety.log_once(f"shape violation in {self.name}", f"shape violation in {self.name}: {said}")
-        if not reason and total & (total - 1) == 0:  # as often as there is an event of it
+        # As often as there is an event of it, and at the first: an earlier contract of this name may have counted.
+        if not reason and (total & (total - 1) == 0 or not self._witnesses):
             self._witness(provider, requirement)
 
     def _witness(self, *sides: Claim) -> None:

@@ -26,7 +26,7 @@ _PPM = 1_000_000
 
 # The hot path stores by literal index: a global constant would cost as much as the store.
 assert [b - B.USED for b in (B.USED, B.HIGH_WATER, B.N50, B.N75, B.N90, B.N95, B.N99, B.N100)] == [*range(8)]
-assert (B.BEYOND, B.HIGH_WATER_NS, B.CHECKS) == (2, 3, 8)
+assert (B.BEYOND, B.HIGH_WATER_NS, B.CHECKS, B.VIOLATIONS) == (2, 3, 8, 9)
 assert HOT_WORDS.start == B.USED
 
 Views = memoryview | Pending
@@ -41,8 +41,8 @@ class Counting(NamedTuple):
     deferred: Callable[[], None]
     checked: Callable[[SupportsIndex], None]
     violated: Callable[..., None]
-    hold: Callable[[int], None]
-    counted: Callable[[int, int], None]
+    hold: Callable[[SupportsIndex], None]
+    counted: Callable[[SupportsIndex, SupportsIndex], None]
     bind: Callable[[Views, Views], None]
     zero: Callable[[], None]
     resume: Callable[[Views], None]
@@ -118,9 +118,13 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         except Exception as error:
             place.caught(_clearer(error, used=used))
 
-    def hold(used: int) -> None:
+    def hold(used: SupportsIndex) -> None:
         nonlocal high_water
         try:
+            if used.__class__ is not int:
+                used = exact("used", used)
+            if used < 0:
+                raise ValueError(f"used is {used}; it cannot be negative")
             hot[0] = used
             if used > high_water:
                 high_water = used
@@ -129,9 +133,10 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         except Exception as error:
             place.caught(error)
 
-    def counted(used: int, times: int) -> None:
+    def counted(used: SupportsIndex, times: SupportsIndex) -> None:
         nonlocal n50, n75, n90, n95, n99, n100, beyond
         try:
+            used, times = size("used", used), size("times", times)
             if used <= l50:
                 hot[2] = count = n50 + times
                 n50 = count
@@ -239,9 +244,12 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
         nonlocal violations
         try:
             where, more = exact("index", index), size("count", count)
-            total = size("violations", violations + more)
+            if not more:
+                return
+            # No call in between: another thread's violations would be lost.
+            total = violations + more
+            cold[9] = total  # raises what does not fit 63 bits
             violations = total
-            cold[B.VIOLATIONS] = total
             worst = cold[B.WORST_INDEX]
             if total == more or _outside(where, capacity) > _outside(worst, capacity):
                 cold[B.WORST_INDEX] = where
@@ -263,7 +271,7 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
 
     def bind(new_hot: Views, new_cold: Views) -> None:
         nonlocal hot, cold
-        hot, cold = new_hot, new_cold
+        hot, cold = (SINK, SINK) if place.off else (new_hot, new_cold)
 
     def zero() -> None:
         nonlocal high_water, n50, n75, n90, n95, n99, n100, beyond, exhaustions, deferrals, checks, violations
@@ -292,8 +300,9 @@ def _clearer(error: Exception, **given: SupportsIndex) -> Exception:
     """Return what ``exact`` says of a number that the memory of the segment refused."""
     try:
         for what, number in given.items():
-            exact(what, number)
-    except (TypeError, ValueError) as clearer:
+            if number.__class__ is int:
+                exact(what, number)
+    except ValueError as clearer:
         return clearer
     return error
 

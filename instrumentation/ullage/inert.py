@@ -6,6 +6,7 @@ A process without a free descriptor cannot import. ``SchedulerMetadata`` has no 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 _said: set[str] = set()
@@ -20,13 +21,13 @@ class InertBuffer:
     def observe(self, *_: Any, **__: Any) -> None:
         """Do nothing, like all other functions of a buffer."""
 
-    resize = exhausted = deferred = checked = violated = warn_at = close = observe
+    resize = exhausted = deferred = checked = violated = hold = counted = warn_at = close = observe
 
 
 class InertContract:
     """Takes every call of a contract; all that it is shown satisfies it."""
 
-    claims = ()
+    claims = relations = ()
 
     def __init__(self, name: str = "", *, dims: Any = ("size",), unit: str = "", dtype: str = "", **_: Any) -> None:
         self.name, self.dims, self.unit, self.dtype = name, tuple(dims), unit, dtype
@@ -51,7 +52,8 @@ class InertWatched(InertBuffer):
 
     def slice(self, n: int) -> Any:
         """Return the first ``n`` of the tensor along the dimension."""
-        return self._tensor[(slice(None),) * (self._dim % len(self._tensor.shape)) + (slice(None, n),)]
+        dims = len(getattr(self._tensor, "shape", (1,)))
+        return self._tensor[(slice(None),) * (self._dim % dims) + (slice(None, n),) if dims > 1 else slice(None, n)]
 
     def rebind(self, tensor: Any) -> None:
         """Take another tensor in its place."""
@@ -73,6 +75,8 @@ STAND_INS = {
 
 def say_once(name: str, error: Exception) -> None:
     """Say in one line of stderr that ``name`` is not there; logging may need an import of its own."""
-    if name not in _said and sys.stderr is not None:
-        _said.add(name)
+    if name in _said:
+        return
+    _said.add(name)
+    with suppress(Exception):  # it may be closed, or not there
         sys.stderr.write(f"ullage.{name}: {type(error).__name__}: {error} (nothing is recorded, the host goes on)\n")

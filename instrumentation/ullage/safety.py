@@ -39,7 +39,16 @@ def log_once(place: str, message: str) -> None:
     """Warn in one line, once per process and place, whatever the message; of at most ``MAX_PLACES`` places."""
     if place not in _logged and len(_logged) < MAX_PLACES:
         _logged.add(place)
-        log.warning("%s", clean(message[:_MESSAGE_MAX]))
+        with contextlib.suppress(Exception):  # a handler is the host's, and may raise
+            log.warning("%s", clean(message[:_MESSAGE_MAX]))
+
+
+def told(thing: object) -> str:
+    """Return the text of an object of the host; its type if that cannot be made."""
+    try:
+        return str(thing)
+    except Exception:
+        return f"a {type(thing).__name__}"
 
 
 def on_error(listener: Callable[[str, BaseException], None]) -> None:
@@ -78,7 +87,8 @@ class Place:
             with contextlib.suppress(Exception):
                 listener(self.name, error)
         if not self.off:
-            log_once(self.name, f"{self.name}: {type(error).__name__}: {error} (counted, the host is not affected)")
+            said = f"{type(error).__name__}: {told(error)}"
+            log_once(self.name, f"{self.name}: {said} (counted, the host is not affected)")
             if self.errors >= MAX_ERRORS:
                 self._switch_off(f"{self.errors} errors, last {type(error).__name__}")
         if strict():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import secrets
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from ullage.segment.snapshot import Snapshot
 
+MAX_RECORDS = 4 * layout.BUFFERS.records
+"""Handles that a session knows; a host can make them without end, and the later ones record nothing."""
 _RUNNING = int(P.RUNNING)
 
 
@@ -64,6 +67,8 @@ class Session:
         self._waiting: list[Record] = []
         self._identity: dict[str, Any] = {}
         self._exceptions: Counter[str] = Counter()
+        # Of the processes that this one was forked from: unmapped, they would close descriptors that may be others now.
+        self._inherited: list[Segment] = []
         self._errors = 0
 
     @property
@@ -80,8 +85,10 @@ class Session:
     def register(self, record: Record) -> None:
         """Have ``record`` attached to the segment, now or when there is one. Opens the segment."""
         with self.lock:
-            self._records.append(record)
             segment = self.open()
+            if len(self._records) >= MAX_RECORDS:
+                return
+            self._records.append(record)
             if segment is not None:
                 record.attach(segment)
 
@@ -96,7 +103,7 @@ class Session:
 
     def forget(self, record: Record) -> None:
         """Drop a record that was closed."""
-        with self.lock:
+        with self.lock, contextlib.suppress(ValueError):
             self._records.remove(record)
 
     def open(self) -> Segment | None:
@@ -164,7 +171,8 @@ class Session:
         if not (name and engine_id) or not ours:
             name = given or surroundings.free_name(self.engine, neighbours)
             engine_id = secrets.token_hex(8)
-            os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
+            with safety.shield("environment"):
+                os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
         self._identity.update(engine_name=name, engine_id=engine_id)
 
     # -- identity ----------------------------------------------------------------------------------------------
@@ -328,9 +336,12 @@ class Session:
         """In a forked child: leave the parent's segment, and have one of our own at the first store."""
         self.lock = threading.RLock()
         segment, self._segment = self._segment, None
-        if segment is None or self._off:
+        if segment is None:
             return
+        self._inherited.append(segment)
         segment.close()
+        if self._off:
+            return
         self.roles.clear()
         beat.steps = self._errors = 0
         self._exceptions.clear()

@@ -42,7 +42,7 @@ def engine_name() -> str:
 
 def inherited_engine() -> tuple[str, str]:
     """Return name and id of the engine that this process was started by; empty for none."""
-    name, _, engine_id = os.environ.get("ULLAGE_ENGINE_ID", "").partition(":")
+    name, _, engine_id = os.environ.get("ULLAGE_ENGINE_ID", "").rpartition(":")
     return clean(name)[:ENGINE_NAME_MAX], clean(engine_id)[:ENGINE_NAME_MAX]
 
 

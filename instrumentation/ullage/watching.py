@@ -79,5 +79,5 @@ def watch(name: str, tensor: Any, dim: int = 0, unit: str = "rows", *, kind: str
         handle = buffer(name, capacity=capacity, unit=unit, kind=kind, location=location, bytes=nbytes)
         return Watched(name, tensor, dim, handle)
     except Exception as error:
-        safety.shield(f"watch {name}").caught(error)
+        safety.shield(f"watch {safety.told(name)}").caught(error)
         return InertWatched(name, tensor, dim, unit)

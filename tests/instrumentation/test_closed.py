@@ -129,3 +129,39 @@ for _ in range(3):
     (tally,) = snapshot.claims
 
     assert (tally.tally, tally.checks, tally.violations) == (True, 6, 3)
+
+
+def test_two_contracts_of_a_name_do_not_hide_each_others_violations(after):
+    snapshot = after("""
+first, second = ullage.Contract("width"), ullage.Contract("width")
+for _ in range(3): first.compare(4, 5)
+second.compare(4, 4)
+first.close()
+second.compare(4, 5); second.close()
+""")
+
+    (tally,) = snapshot.claims
+
+    assert (tally.checks, tally.violations) == (5, 4)
+
+
+def test_records_of_closed_contracts_make_room_for_new_ones(after):
+    snapshot = after("""
+for n in range(300):
+    one = ullage.Contract(f"contract {n}"); one.compare(4, 5); one.close()
+last = ullage.Contract("last"); last.claim("runner", 4)
+""")
+
+    assert len(snapshot.claims) <= 256
+    assert [claim.source for claim in snapshot.claims if not claim.tally] == ["runner"]
+
+
+def test_an_entry_of_the_inventory_takes_no_record_of_a_closed_buffer(after):
+    snapshot = after("""
+from ullage.inventory import Held, inventory
+first = ullage.buffer("runner.rows", capacity=10, unit="rows"); first.observe(11); first.close()
+inventory("runner", [Held("rows", (4,), "int32", 16)])
+ullage.buffer("runner.rows", capacity=10, unit="rows").observe(2)
+""")
+
+    assert [(one.out_of_bounds, one.inventory) for one in snapshot.buffers] == [(1, False), (0, True)]

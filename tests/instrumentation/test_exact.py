@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +50,34 @@ def test_a_small_integer_of_numpy_does_not_overflow(rows, number):
     assert (words[B.USED], words[B.CAPACITY]) == (5000, 20_000)
 
 
+def test_no_violation_is_lost_between_threads(rows):
+    functions, words = rows
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        work = [threading.Thread(target=lambda: [functions.violated(10_000) for _ in range(10_000)]) for _ in range(4)]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert words[B.VIOLATIONS] == 40_000
+
+
+def test_no_violations_are_no_event(program, segments):
+    program("""
+        import ullage
+        rows = ullage.buffer("rows", capacity=10, unit="rows")
+        rows.resize(20)
+        for _ in range(1_100): rows.violated(30, 0)
+        """).finish()
+
+    (path,) = segments.glob("*.ullage")
+    assert [event.kind.name for event in reader.read(path).events] == ["RESIZE", "STOP"]
+
+
 def test_checks_are_added_up_exactly(rows):
     functions, words = rows
 
@@ -63,6 +94,9 @@ def test_checks_are_added_up_exactly(rows):
         (lambda buffer, number: buffer.violated(3, number), B.VIOLATIONS, 1),
         (lambda buffer, number: buffer.exhausted(number), B.EXHAUSTIONS, 1),
         (lambda buffer, number: buffer.observe(number), B.N50, 1),
+        (lambda buffer, number: buffer.hold(number), B.USED, 1),
+        (lambda buffer, number: buffer.counted(number, 1), B.N50, 1),
+        (lambda buffer, number: buffer.counted(1, number), B.N50, 1),
         (lambda buffer, number: buffer.resize(number), B.SHRINKS, 9_999),
     ],
 )
@@ -79,7 +113,7 @@ def test_what_is_refused_changes_nothing_and_spoils_no_later_call(rows, monkeypa
     assert words[word] == 1
 
 
-@pytest.mark.parametrize("call", ["observe", "checked", "exhausted", "resize", "violated"])
+@pytest.mark.parametrize("call", ["observe", "hold", "checked", "exhausted", "resize", "violated"])
 def test_a_number_on_a_device_is_refused_without_a_look_at_it(rows, call):
     functions, _ = rows
 

@@ -24,6 +24,7 @@ shapes = st.integers(-1, 9) | st.lists(st.integers(-1, 9) | st.none() | numbers,
 kinds = st.sampled_from(["hard", "managed", "fixed"]) | texts
 roles = st.sampled_from(["provides", "requires", "is"]) | texts
 inputs = st.dictionaries(texts, scalars, max_size=6)
+uses = st.sampled_from(["observe", "hold", "resize", "exhausted", "checked", "warn_at"])
 units = st.sampled_from(["rows", "tokens"]) | texts
 buffers, contracts = {}, {}
 
@@ -35,6 +36,9 @@ def register(name, capacity, unit, kind, limit, size):
 
 def use(name, what, number):
     if name in buffers: getattr(buffers[name], what)(number)
+
+def count(name, used, times):
+    if name in buffers: buffers[name].counted(used, times)
 
 def violate(name, index, count, detail):
     if name in buffers: buffers[name].violated(index, count, detail)
@@ -60,7 +64,8 @@ def hold(owner, attribute, shape, nbytes):
 
 calls = st.one_of(
     st.tuples(st.just(register), names, numbers, units, kinds, texts | st.none(), numbers | st.none()),
-    st.tuples(st.just(use), names, st.sampled_from(["observe", "resize", "exhausted", "checked", "warn_at"]), numbers),
+    st.tuples(st.just(use), names, uses, numbers),
+    st.tuples(st.just(count), names, numbers, numbers),
     st.tuples(st.just(violate), names, numbers, numbers, texts),
     st.tuples(st.just(close), names),
     st.tuples(st.just(agree), names, st.lists(texts, min_size=1, max_size=9), st.sampled_from(["==", ">="]) | texts,

@@ -61,6 +61,18 @@ assert len(_registry._buffers) <= 1024
     assert snapshot.process.dropped_buffers == 5_000 - 510
 
 
+def test_what_dynamo_is_to_skip_does_not_grow_with_handles_that_record_nothing(ended):
+    ended("""
+from ullage import compiled
+for n in range(500): ullage.buffer("", capacity=1, unit="rows")
+for n in range(2_000): ullage.buffer(f"name {n}", capacity=1, unit="rows")
+assert len(compiled._ours) <= 6 * 1024, len(compiled._ours)
+for n in range(5_000): ullage.Contract("same")
+from ullage.session import session
+assert len(session._records) <= 2048
+""")
+
+
 def test_a_contract_that_fails_ten_times_is_off_and_lets_everything_pass(ended):
     snapshot, log = ended("""
 width = ullage.Contract("width"); fine = ullage.Contract("fine")
@@ -145,6 +157,52 @@ assert table.slice(5) == (slice(None), slice(None, 5))
 
     assert len(log) == 1
     assert "cannot create weak reference" in log[0]
+
+
+ODD = """
+class Odd:
+    def __str__(self): raise RuntimeError("no text")
+    __repr__ = __index__ = __str__
+    shape = property(__str__)
+class Bad(Exception):
+    def __str__(self): raise RuntimeError("no text")
+class Raises:
+    def __index__(self): raise Bad
+odd, raises = Odd(), Raises()
+width = ullage.Contract("width")
+class Old: shape, dtype = (8,), "int32"
+metadata = ullage.SchedulerMetadata(max_num_seqs=8)
+"""
+HOSTILE = [
+    "ullage.buffer(odd, capacity=1, unit='rows').observe(1)",
+    "ullage.buffer('b', capacity=1, unit=odd)",
+    "ullage.buffer('b', capacity=raises, unit='rows')",
+    *(f"rows.{call}(raises)" for call in ("observe", "hold", "resize", "exhausted", "checked", "violated", "warn_at")),
+    "rows.observe(odd); rows.checked(odd)",
+    "ullage.Contract('c', dims=5).claim('a', 1)",
+    "ullage.Contract('c', dims=None).check(Old)",
+    "ullage.Contract(odd).claim('a', 1)",
+    "width.claim('a', raises); width.claim(odd, 1); width.claim('a', 1, inputs={odd: odd})",
+    "width.claim('a', 1); width.check(odd); width.check(Old, odd)",
+    "width.compare((1,), (2,), inputs=lambda: raises.missing); width.compare(odd, 1)",
+    "metadata.update(max_num_seqs=9); metadata.check(Old, None); metadata.check(odd)",
+    "ullage.watch(odd, Old).observe(1); assert ullage.watch('w', [1, 2, 3]).slice(2) == [1, 2]",
+]
+
+
+@pytest.mark.fault("objects whose own methods raise", sees="ullage_hook_errors_total")
+@pytest.mark.parametrize("handler", ["", "raises"])
+@pytest.mark.parametrize("use", HOSTILE)
+def test_objects_that_raise_do_not_raise_into_their_host(ended, use, handler):
+    raising = """
+import logging
+class Handler(logging.Handler):
+    def emit(self, record): raise OSError("the host's own handler")
+logging.getLogger("ullage").addHandler(Handler())
+"""
+    snapshot, _ = ended((raising if handler else "") + ODD + f"for _ in range(3): {use}\n" + "other.observe(4)")
+
+    assert {buffer.name: buffer.used for buffer in snapshot.buffers}["other"] == 4
 
 
 def test_only_a_segment_that_cannot_be_made_switches_the_session_off(ended):

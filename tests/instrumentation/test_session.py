@@ -360,3 +360,65 @@ def test_sweeping_leaves_the_living_and_strangers_alone(program, segments):
     assert {"notes.txt", "broken.ullage", saved.name, fresh.name} <= names
     assert old.name not in names
     assert sum(reader.read(path).alive for path in segments.glob("*.ullage") if path.name != "broken.ullage") == 1
+
+
+# -- hosts that close what is not theirs --------------------------------------------------------------------------
+
+
+@pytest.mark.fault("a host that closes all descriptors, then forks", sees="both processes, apart")
+def test_a_host_that_closed_our_descriptors_keeps_its_own_in_a_forked_child(program, segments):
+    out = program(
+        HEAD
+        + """
+rows.observe(99)
+os.closerange(3, 64)
+pipes = [os.pipe() for _ in range(8)]
+child = os.fork()
+if child == 0:
+    rows.observe(2)
+    for reading, writing in pipes:
+        os.write(writing, b"x")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(len([os.read(reading, 1) for reading, _ in pipes]))
+"""
+    ).finish()
+
+    assert out.strip() == "8"
+    assert sorted(s.buffers[0].used for s in everything(segments)) == [2, 99]
+
+
+def test_an_engine_with_a_colon_in_its_name_stays_one_engine(program, segments):
+    program(
+        HEAD
+        + """
+import subprocess
+subprocess.run([sys.executable, "-c", "import ullage; ullage.step()"], check=True)
+""",
+        ULLAGE_ENGINE="a:b",
+    ).finish()
+
+    assert {(s.name, s.engine_id) for s in everything(segments)} == {("a:b/main", everything(segments)[0].engine_id)}
+
+
+def test_a_child_of_a_process_that_is_off_does_not_keep_it_alive(program, segments):
+    running = program(
+        HEAD
+        + """
+from ullage.session import session
+session.switch_off()
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+signal.pause()
+"""
+    )
+    child = int(running.line())
+    running.process.kill()
+
+    try:
+        until(lambda: not only(segments).alive)
+    finally:
+        os.kill(child, signal.SIGKILL)

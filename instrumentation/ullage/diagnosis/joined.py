@@ -101,12 +101,19 @@ def contract_of(name: str, said: list[tuple[str, Recorded]]) -> Contract:
             for (process, side), one in seen.items()
             if side == "provided" and (other := seen.get((process, "required")))
         ),
-        counts={
-            process: (claim.checks, claim.violations, claim.violation_first_ns)
-            for process, claim in said
-            if claim.tally
-        },
+        counts=_counts(said),
     )
+
+
+def _counts(said: list[tuple[str, Recorded]]) -> dict[str, tuple[int, int, int]]:
+    """Add up what the processes counted: one may have several contracts of a name."""
+    counts: dict[str, tuple[int, int, int]] = {}
+    for process, claim in said:
+        if claim.tally:
+            checks, violations, first_ns = counts.get(process, (0, 0, 0))
+            dates = [ns for ns in (first_ns, claim.violation_first_ns) if ns]
+            counts[process] = (checks + claim.checks, violations + claim.violations, min(dates, default=0))
+    return counts
 
 
 def _claim(process: str, claim: Recorded) -> Claim:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ullage.segment import reader
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 KEEP_NEWEST = 2
 ORPHAN_AGE_S = 60
-MAX_FILES = 4_096
-"""Files of a directory that are looked at, in the order in which the kernel lists them."""
+MAX_ENTRIES = 8_192
+"""Entries of a directory that are looked at, in the order in which the kernel lists them."""
 BUDGET_S = 0.25
 """How long a host waits for that at its start. What is not reached is left to the next one."""
 
@@ -29,7 +30,7 @@ BUDGET_S = 0.25
 def survey(directory: Path) -> list[tuple[Path, Snapshot]]:
     """Return what the processes in ``directory`` say of themselves, the living and the dead; no records.
 
-    Reads a few hundred bytes of each file whose name is a segment's, within ``MAX_FILES`` and ``BUDGET_S``. What
+    Reads a few hundred bytes of each file whose name is a segment's, within ``MAX_ENTRIES`` and ``BUDGET_S``. What
     cannot be read is left out.
     """
     deadline = time.monotonic() + BUDGET_S
@@ -77,14 +78,10 @@ def expendable(dead: Iterable[tuple[Path, Snapshot]]) -> list[Path]:
 
 
 def _entries(directory: Path, names: Pattern[str]) -> Iterator[Path]:
-    """Yield the entries whose whole name fits, of the first ``MAX_FILES`` that do; a bad directory has none."""
+    """Yield those of the first ``MAX_ENTRIES`` entries whose whole name fits; a bad directory has none."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        count = 0
-        for entry in entries:
+        for entry in islice(entries, MAX_ENTRIES):
             if names.fullmatch(entry.name):
-                count += 1
-                if count > MAX_FILES:
-                    return
                 yield directory / entry.name
 
 

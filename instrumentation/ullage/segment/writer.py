@@ -36,6 +36,7 @@ class Segment:
         self.incarnation = incarnation
         self._mapping = mapping
         self._lock_fd = lock_fd
+        self._file = os.fstat(lock_fd)[1:3]  # inode and device
         self._bytes = memoryview(mapping)
         self._words = self._bytes.cast("q")
         self._sequences = itertools.count(1)
@@ -123,9 +124,12 @@ class Segment:
     def close(self) -> None:
         """Let go of the lock, as the end of the process would; the file stays for its readers.
 
-        In a forked child this closes the child's copy only: the parent holds its lock, and goes on storing.
+        In a forked child this closes the child's copy only: the parent holds its lock, and goes on storing. A host that
+        closes all descriptors may have another file under the number by now, which is left alone.
         """
-        os.close(self._lock_fd)
+        with contextlib.suppress(OSError):
+            if os.fstat(self._lock_fd)[1:3] == self._file:
+                os.close(self._lock_fd)
 
     def _store_seal(self, region: Region, index: int, sequence: int, crc: int) -> None:
         start = (region.offset + index * region.stride + region.sealed_at) // 8
