@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,8 @@ def _install_hook(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    # Its default action ends the process. Blocked, it waits until the server can handle it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         from ullage_sidecar.app import run  # noqa: PLC0415
         from ullage_sidecar.settings import load  # noqa: PLC0415

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,14 @@ def _is_loopback(name: str) -> bool:
     if name == "localhost":
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
+        # Reads each spelling of an address that listening accepts, like 127.1. Bytes, since text would be IDNA-encoded.
+        found = socket.getaddrinfo(name.encode(), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, ValueError):  # a name, or no text that could be one
         return False
+    address = ipaddress.ip_address(found[0][4][0])
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_loopback
 
 
 def _without_port(host: str) -> str:

@@ -44,7 +44,7 @@ def serve(app: ASGIApp, host: str, port: int, *, on_hangup: Callable[[], None]) 
         app: What answers the requests.
         host: Name or address to listen on.
         port: Port to listen on; 0 for any that is free.
-        on_hangup: Called on SIGHUP, in the event loop.
+        on_hangup: Called on SIGHUP, in the event loop. Unblocks SIGHUP, which the caller may have blocked.
     """
     config = uvicorn.Config(
         app,
@@ -80,6 +80,7 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(_Readers(READERS, "ullage-reader"))
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         threading.Thread(target=_end_process, args=(self._exit_begun,), name="ullage-end", daemon=True).start()
         sockets = await self._bind()
         if sockets:

@@ -8,14 +8,26 @@ import json
 import re
 import resource
 import socket
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from harness import PROMISE_FACTOR, Sidecar
+from harness import PROMISE_FACTOR, Sidecar, until
 
 IDLE_S = 1
 QUICK = f"from ullage_sidecar import connections; connections.HEAD_WITHIN_S = {IDLE_S}"
+UNREAD_S = 2
+IMPATIENT = f"from ullage_sidecar import connections; connections.READ_WITHIN_S = {UNREAD_S}"
+MANY_BUFFERS = """
+import sys, ullage
+buffers = [ullage.buffer(f"buffer_{n:03}_" + "x" * 40, capacity=10, unit="rows") for n in range(512)]
+for buffer in buffers:
+    buffer.observe(3)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+LARGE = 300_000  # bytes, more than the sockets of both sides hold
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 DESCRIPTORS = 1024  # the usual soft limit in a container
 
@@ -48,6 +60,24 @@ def ask(watching, method, path, **headers):
 def connect(watching):
     """Open a connection to it."""
     return socket.create_connection(("127.0.0.1", watching.port), timeout=10 * PROMISE_FACTOR)
+
+
+def connect_narrow(watching, size=4096):
+    """Open a connection whose client side holds about ``size`` unread bytes."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+    client.settimeout(10 * PROMISE_FACTOR)
+    client.connect(("127.0.0.1", watching.port))
+    return client
+
+
+def open_sockets(watching):
+    """Count the sockets of its process."""
+    count = 0
+    for one in Path(f"/proc/{watching.process.pid}/fd").iterdir():
+        with suppress(OSError):  # it was closed meanwhile
+            count += str(one.readlink()).startswith("socket:")
+    return count
 
 
 def answered(client):
@@ -111,8 +141,14 @@ def test_gzip_is_used_only_where_the_request_accepts_it(serve):
     assert used == dict.fromkeys(ACCEPTED, True) | dict.fromkeys(REFUSED, False)
 
 
-OWN = ["localhost", "LocalHost:9877", "127.0.0.1", "127.8.9.10:80", "[::1]", "[::1]:9877"]
-FOREIGN = ["example.com", "example.com:9877", "localhost.example.com", "127.0.0.1.example.com", "[::2]", "10.0.0.1", ""]
+OWN = [
+    *("localhost", "LocalHost:9877", "127.0.0.1", "127.8.9.10:80", "[::1]", "[::1]:9877"),
+    *("127.1", "0x7f000001:9877", "2130706433", "[::ffff:127.0.0.1]"),
+]
+FOREIGN = [
+    *("example.com", "example.com:9877", "localhost.example.com", "127.0.0.1.example.com", "127.0.0.1 example.com"),
+    *("[::2]", "[::ffff:10.0.0.1]", "10.0.0.1", "0x0a000001", "*", "é", ""),
+]
 
 
 @pytest.mark.fault("a foreign Host header (DNS rebinding)", sees="421, unless the sidecar listens on other addresses")
@@ -133,6 +169,14 @@ def test_any_host_is_accepted_on_other_addresses_and_the_configured_one_on_loopb
     assert ask(serve("--host", "0.0.0.0"), "GET", "/livez", Host="example.com")[0] == 200
 
     watching = serve("--host", "LOCALHOST")
+    assert ask(watching, "GET", "/livez", Host="localhost")[0] == 200
+    assert ask(watching, "GET", "/livez", Host="example.com")[0] == 421
+
+
+@pytest.mark.parametrize("address", ["127.1", "0x7f000001"])
+def test_a_loopback_address_in_another_spelling_is_guarded_too(serve, address):
+    watching = serve("--host", address)
+
     assert ask(watching, "GET", "/livez", Host="localhost")[0] == 200
     assert ask(watching, "GET", "/livez", Host="example.com")[0] == 421
 
@@ -180,6 +224,49 @@ def test_a_kept_alive_connection_serves_further_requests_beyond_the_time_for_a_h
         assert connection.sock is own, "the same connection"
     finally:
         connection.close()
+
+
+@pytest.fixture
+def large_page(program):
+    """A program whose series make a page larger than sockets hold."""
+    running = program(MANY_BUFFERS)
+    assert running.line() == "ready"
+
+
+@pytest.mark.parametrize("requests", [1, 3], ids=["one request", "three at once"])
+@pytest.mark.fault("clients that do not read the answer", sees="answers to all others")
+def test_clients_that_do_not_read_the_answer_are_closed(serve, tried, large_page, requests):
+    number = 25
+    tried(number)
+    watching = serve(code=IMPATIENT)
+    assert len(watching.get("/metrics")) > LARGE
+    before = open_sockets(watching)
+    with ExitStack() as opened:
+        for _ in range(number):
+            opened.enter_context(connect_narrow(watching)).sendall(
+                b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * requests
+            )
+        until(lambda: open_sockets(watching) >= before + number // 2, what="the connections of the clients")
+
+        until(lambda: open_sockets(watching) <= before, UNREAD_S * PROMISE_FACTOR + 60, "the end of the connections")
+
+        assert watching.get("/livez") == b"ok\n"
+    assert not re.search(r"WARNING|ERROR|Traceback", watching.log())
+
+
+def test_a_client_that_reads_slowly_gets_the_whole_answer(serve, large_page):
+    watching = serve(code=IMPATIENT)
+    with connect_narrow(watching, 1 << 15) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        begun = time.monotonic()
+        received = bytearray()
+        while more := client.recv(LARGE // 25):
+            received += more
+            time.sleep(0.1)
+
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert time.monotonic() - begun > 2 * UNREAD_S
+    assert len(body) == int(re.search(rb"content-length: (\d+)", head)[1]) > LARGE
 
 
 def test_one_connection_too_many_closes_the_one_that_was_idle_longest(serve):

@@ -438,3 +438,30 @@ def test_settings_are_reloaded_on_sighup_and_bad_ones_change_nothing(told, segme
         assert "those from before hold" in watching.log()
     finally:
         watching.end()
+
+
+EARLY_HANGUP = """
+import os, pathlib, signal
+from ullage_sidecar.watch import Watch
+begin = Watch.__init__
+def change_the_settings(self, *arguments):
+    begin(self, *arguments)
+    pathlib.Path({config!r}).write_text("warning_ratio: 0.7\\nclear_ratio: 0.6\\n")
+    os.kill(os.getpid(), signal.SIGHUP)
+Watch.__init__ = change_the_settings
+"""
+
+
+def test_a_sighup_before_the_server_has_started_reloads_the_settings(told, segments, tmp_path):
+    told()
+    config = tmp_path / "ullage.yaml"
+    config.write_text("warning_ratio: 0.8\n")
+
+    watching = Sidecar(segments, "--config", str(config), code=EARLY_HANGUP.format(config=str(config)))
+    try:
+        until(
+            lambda: watching.value("ullage_warning_threshold_ratio", process="app0/main", buffer="rows") == 0.7,
+            what="the new threshold",
+        )
+    finally:
+        watching.end()
