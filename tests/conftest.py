@@ -38,6 +38,9 @@ whose header and record checksums are valid, so that the reader has to judge the
   process that fills the volume first keeps later processes from being watched.
 * **Thousands of segments.** The sidecar reads at most {files} segments: those of live processes, then the newest. At
   start, the hook examines old segments for at most {budget} s: a crowded directory is cleaned over several starts.
+* **A lock that the host gives up.** A process that closes all its descriptors, as a daemon does, loses the lock of its
+  segment. The sidecar shows it as running with `lock_lost` while its counters move; a hook that starts later can remove
+  its segment. Import ullage after that.
 * **An engine that never starts.** A process that ends before it opens a segment leaves no trace in the directory.
 * **A kernel or node failure.** The segment lives on tmpfs: it survives its process, not the node.
 """

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Severity = Literal["info", "warning", "critical"]
 MESSAGE_LENGTH = 900
 """Characters of a list in a message: with what is said around it, a message has at most 1,000."""
+MAX_RAISED = 256
+"""Kinds of warning that are counted of one process; a buffer's name is part of one."""
 _LOWER_EDGES = (0.0, *OCCUPANCY_STEPS[:-1])
 
 
@@ -118,7 +120,7 @@ def evaluate(before: Alarms, state: State, settings: Settings, rows: Rows | None
     conditions += [holds for found in of_contracts for holds in found]
     conditions += _unreadable(state)
     active: dict[Key, Warning_] = {}
-    raised = Counter({entry: count for entry, count in before.raised.items() if _remembered(entry[0], state)})
+    raised = _remembered(before, state)
     changes = []
     first = not before.looked_ns
     for holds in conditions:
@@ -144,9 +146,18 @@ def evaluate(before: Alarms, state: State, settings: Settings, rows: Rows | None
     return Alarms(active, raised, seen, state.at_ns), changes
 
 
-def _remembered(key: Key, state: State) -> bool:
-    """Tell whether counts of a warning are kept: those of a process for as long as its name is."""
-    return not key.process or key.process in state.names
+def _remembered(before: Alarms, state: State) -> Counter[tuple[Key, Severity]]:
+    """Return the counts that are kept: while the process is known, of each at most the latest ``MAX_RAISED``."""
+    kept: Counter[tuple[Key, Severity]] = Counter()
+    of_process: Counter[str] = Counter()
+    for entry, count in reversed(before.raised.items()):
+        key, _ = entry
+        of_process[key.process] += 1
+        if key in before.active or (
+            of_process[key.process] <= MAX_RAISED and (not key.process or key.process in state.names)
+        ):
+            kept[entry] = count
+    return Counter(dict(reversed(kept.items())))
 
 
 def _listed(parts: Sequence[str], left_out: int = 0) -> str:

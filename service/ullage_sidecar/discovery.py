@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.segment.layout import SUFFIX
+from ullage.segment.layout import FILE_NAME, SUFFIX
 from ullage.segment.reader import UnreadableError, read, relevance
 from ullage.segment.text import clean
 
@@ -62,7 +62,10 @@ def find(directory: Path, *, events: bool = False) -> Found:
     except OSError as error:
         return Found((), (Unreadable(str(directory), "directory", str(error)),))
     if len(paths) > FEW_FILES:
-        paths = sorted(paths[:MAX_LISTED], key=relevance, reverse=True)
+        # Only a file of the right name can be a segment: no number of others hides one.
+        segments = [path for path in paths if FILE_NAME.fullmatch(path.name)]
+        others = [path for path in paths if not FILE_NAME.fullmatch(path.name)]
+        paths = sorted(segments[:MAX_LISTED], key=relevance, reverse=True) + others[:MAX_LISTED]
     records = 0
     for number, path in enumerate(paths):
         name = clean(path.name)

@@ -21,7 +21,8 @@ from ullage import __version__
 from ullage.segment.layout import EVENTS, OCCUPANCY_STEPS, Kind, Location, ProbeStatus
 from ullage_sidecar.alarms import Alarms
 from ullage_sidecar.cardinality import capped, has_histogram
-from ullage_sidecar.state import CAUSES, CONDITIONS, NS, OUTCOMES, Tally
+from ullage_sidecar.state import CAUSES, CONDITIONS, NS, OUTCOMES
+from ullage_sidecar.totals import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ullage.diagnosis.joined import Contract, by_contract, contract_of
 from ullage.segment.layout import ProbeStatus
+from ullage.segment.snapshot import UNKNOWN
 from ullage_sidecar.rows import Rows
+from ullage_sidecar.totals import Tally, added, remembered, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +31,8 @@ CAUSES = ("primary", "consequential")
 NS = 1_000_000_000
 MAX_GONE = 256
 """Names of processes without a file that are remembered."""
+ABSENT_S = 60
+"""How long a file must be absent before it is taken for gone."""
 
 
 class Ending(NamedTuple):
@@ -46,13 +50,6 @@ class Activity(NamedTuple):
     steps: int
     moved_ns: int
     stepped_ns: int
-
-
-class Tally(NamedTuple):
-    """One counter of a buffer, or of a contract, that adds up over the incarnations of a process name."""
-
-    name: str
-    what: Literal["violations", "exhaustions", "grows", "shrinks", "shape_checks", "shape_violations"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,7 @@ class History:
         tallies: (Process name, what its segment counts) by incarnation.
         gone: What files that are gone had counted, by process name.
         unseen: Since when a process name has no file (ns); the longest gone first.
+        absent: Since when (ns) a file is not there that may come back, by incarnation.
         skipped: (Records half written, records refused) at the last look, by incarnation.
         known_bad: (File, reason) of the files that could not be read at the last look.
         lock_lost: Incarnations that go on without their lock.
@@ -122,6 +120,7 @@ class History:
     unseen: dict[str, int] = field(default_factory=dict)
     exits: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     read_errors: Counter[str] = field(default_factory=Counter)
+    absent: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, tuple[int, int]] = field(default_factory=dict)
     known_bad: frozenset[tuple[str, str]] = frozenset()
     lock_lost: frozenset[str] = frozenset()
@@ -139,6 +138,7 @@ class History:
             unseen=self.unseen.copy(),
             exits=self.exits.copy(),
             read_errors=self.read_errors.copy(),
+            absent=self.absent.copy(),
             skipped=self.skipped.copy(),
         )
 
@@ -161,15 +161,14 @@ def observe(
     rows = rows or Rows()
     history = history.copy()
     snapshots = sorted(found.snapshots, key=lambda snapshot: snapshot.process.started_ns)
-    before = {label for _, label in history.names.values()}
     _watch_activity(snapshots, history, now_ns)
     lock_lost = _lock_lost(snapshots, history, settings, now_ns)
     _name(snapshots, history)
     dead = [s for s in snapshots if not s.alive and s.incarnation not in lock_lost]
     _bury(dead, snapshots, history, settings, now_ns)
     _count_errors(found, history)
-    totals = _add_up(snapshots, {bad.file.partition(".")[0] for bad in found.unreadable}, history, rows)
-    _forget(before, totals, history, settings, now_ns)
+    totals = _add_up(found, history, settings, rows, now_ns)
+    _forget(totals, history, settings, now_ns)
     lives = tuple(
         rows.each(
             "process",
@@ -207,15 +206,12 @@ def _contracts(shown: Iterable[Life], rows: Rows) -> tuple[tuple[str, Contract],
     )
 
 
-def _forget(
-    before: set[str], totals: dict[str, Counter[Tally]], history: History, settings: Settings, now_ns: int
-) -> None:
+def _forget(totals: dict[str, Counter[Tally]], history: History, settings: Settings, now_ns: int) -> None:
     """Forget process names that have had no file for ``retention``, and the longest gone of more than ``MAX_GONE``."""
     present = {label for _, label in history.names.values()}
     for name in present & history.unseen.keys():
         del history.unseen[name]
-    history.unseen.update(dict.fromkeys(sorted(before - present), now_ns))
-    surplus = len(history.unseen) - MAX_GONE
+    surplus = len(history.unseen) + len(history.absent) - MAX_GONE
     for position, (name, since_ns) in enumerate(list(history.unseen.items())):
         if position < surplus or now_ns - since_ns > settings.retention * NS:
             del history.unseen[name]
@@ -267,7 +263,8 @@ def _name(snapshots: Iterable[Snapshot], history: History) -> None:
     taken = {label for incarnation, (_, label) in history.names.items() if incarnation in living}
     for snapshot in snapshots:
         base, label = history.names.get(snapshot.incarnation, ("", ""))
-        if base == snapshot.name:
+        # An identity that was caught half-written names nobody: the process keeps the name that it had.
+        if base == snapshot.name or (base and snapshot.name == UNKNOWN and snapshot.half_written):
             continue
         taken.discard(label)
         label, number = snapshot.name, 1
@@ -331,51 +328,51 @@ def _shown(lives: Iterable[Life], settings: Settings, now_ns: int) -> tuple[Life
     return tuple(chosen[name] for name in sorted(chosen))
 
 
-def _add_up(snapshots: list[Snapshot], unreadable: set[str], history: History, rows: Rows) -> dict[str, Counter[Tally]]:
+def _add_up(found: Found, history: History, settings: Settings, rows: Rows, now_ns: int) -> dict[str, Counter[Tally]]:
     tallies = rows.each(
-        "process", snapshots, lambda snapshot: (snapshot.incarnation, _tally(snapshot)), key=lambda s: s.incarnation
+        "process", found.snapshots, lambda snapshot: (snapshot.incarnation, tally_of(snapshot)), key=_incarnation
     )
     for incarnation, tally in tallies:
         history.tallies[incarnation] = (history.names[incarnation][1], tally)
-    present = {snapshot.incarnation for snapshot in snapshots}
-    for incarnation in [inc for inc in history.names if inc not in present and inc not in unreadable]:
+    for incarnation in _absent(found, history, settings, now_ns):
         _, process = history.names.pop(incarnation)
+        history.unseen.pop(process, None)
+        history.unseen[process] = history.absent[incarnation]
         if incarnation in history.tallies:
             _, tally = history.tallies.pop(incarnation)
-            history.gone[process] = _sum(history.gone.get(process), tally)
-        history.endings.pop(incarnation, None)
-        history.activity.pop(incarnation, None)
-        history.skipped.pop(incarnation, None)
+            history.gone[process] = remembered(added(history.gone.get(process), tally))
+        for known in (history.endings, history.activity, history.skipped, history.absent):
+            known.pop(incarnation, None)
     totals = history.gone.copy()
     for process, tally in history.tallies.values():
-        totals[process] = _sum(totals.get(process), tally)
+        totals[process] = added(totals.get(process), tally)
     return totals
 
 
-def _sum(one: Counter[Tally] | None, other: Counter[Tally]) -> Counter[Tally]:
-    """Add two tallies up; zeros stay, unlike with ``+``: a contract without a violation has its series, too."""
-    total = Counter(one)
-    total.update(other)
-    return total
+def _incarnation(snapshot: Snapshot) -> str:
+    return snapshot.incarnation
 
 
-def _tally(snapshot: Snapshot) -> Counter[Tally]:
-    """Return what a snapshot adds to the totals; what is zero adds nothing, and most is."""
-    tally: Counter[Tally] = Counter()
-    for buffer in snapshot.buffers:
-        if buffer.out_of_bounds:
-            tally[Tally(buffer.name, "violations")] = buffer.out_of_bounds
-        if buffer.exhaustions:
-            tally[Tally(buffer.name, "exhaustions")] = buffer.exhaustions
-        if buffer.grows:
-            tally[Tally(buffer.name, "grows")] = buffer.grows
-        if buffer.shrinks:
-            tally[Tally(buffer.name, "shrinks")] = buffer.shrinks
-    for claim in snapshot.claims:
-        if claim.tally:
-            tally[Tally(claim.contract, "shape_checks")] = claim.checks
-            tally[Tally(claim.contract, "shape_violations")] = claim.violations
-    return tally
+def _absent(found: Found, history: History, settings: Settings, now_ns: int) -> list[str]:
+    """Return the incarnations whose files are gone for good: for a minute, or the longest gone of very many.
+
+    A directory that is away for a moment, or cannot be listed, comes back with the same files.
+    """
+    if any(bad.reason == "directory" for bad in found.unreadable):
+        return []
+    here = {snapshot.incarnation for snapshot in found.snapshots}
+    here |= {bad.file.partition(".")[0] for bad in found.unreadable}
+    for incarnation in here & history.absent.keys():
+        del history.absent[incarnation]
+    for incarnation in history.names.keys() - here:
+        history.absent.setdefault(incarnation, now_ns)
+    surplus = len(history.absent) - MAX_GONE
+    hold_ns = min(ABSENT_S, settings.retention) * NS
+    return [
+        incarnation
+        for position, (incarnation, since_ns) in enumerate(history.absent.items())
+        if position < surplus or now_ns - since_ns > hold_ns
+    ]
 
 
 def _count_errors(found: Found, history: History) -> None:

@@ -116,7 +116,8 @@ class Watch:
         for change in changes:
             _log(change)
         if not died(state) <= self._told:
-            self._told = self.tell_deaths(known=self._told) | died(state)
+            told = self._told | self.tell_deaths(known=self._told) | died(state)
+            self._told = frozenset(incarnation for incarnation in told if incarnation in self._history.endings)
 
     def tell_deaths(self, known: frozenset[str] = frozenset()) -> frozenset[str]:
         """Write a line of JSON to stdout for each death but those ``known``; return all that there are.
@@ -126,8 +127,12 @@ class Watch:
         found = deaths(self.look(events=True), self._rows)
         fresh = [death for incarnation, death in found.items() if incarnation not in known]
         told = self._rows.each("post_mortem", fresh, line, key=lambda death: death.incarnation)
-        sys.stdout.write("".join(f"{text}\n" for text in told))
-        sys.stdout.flush()
+        try:
+            sys.stdout.write("".join(f"{text}\n" for text in told))
+            sys.stdout.flush()
+        except (OSError, ValueError) as error:  # closed, or full: the ticks go on, and /v1/processes has it
+            if self._tick_failures.allows():
+                log.error("a post-mortem cannot be written to stdout: %s", describe(error))  # noqa: TRY400
         return frozenset(found)
 
     @contextmanager

@@ -65,3 +65,13 @@ def test_a_few_are_all_read(written, segments):
         written(f"dead/{age}", age, buffers=0)
 
     assert len(read(segments)) == discovery.FEW_FILES
+
+
+@pytest.mark.fault("junk with names like those of segments", sees="the living; each file of junk is named")
+def test_junk_does_not_hide_a_segment(written, segments, monkeypatch):
+    monkeypatch.setattr(discovery, "MAX_LISTED", 100)
+    written("living", 9_000, lives=True)
+    for number in range(200):
+        (segments / f"{number:031d}.ullage").touch()
+
+    assert read(segments) == {"living"}

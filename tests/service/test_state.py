@@ -243,6 +243,33 @@ def test_a_look_leaves_the_history_as_it_is():
     assert exits(looks[0]) == {("vllm0/core", "killed", "primary"): 1}
 
 
+# -- files that are away for a moment --------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("a directory that cannot be listed for a while", sees="each violation and each end once")
+@pytest.mark.parametrize("away", [[Unreadable("/run/ullage", "directory", "too many open files")], []])
+def test_a_directory_that_is_away_for_a_moment_doubles_nothing(away):
+    world = World()
+    dead = snapshot("dead", alive=False, buffers=[buffer(beyond=1)])
+    world.look(dead)
+    for _ in range(3):
+        gone = world.look(unreadable=away)
+        back = world.look(dead)
+
+        assert gone.totals == back.totals
+        assert back.totals["vllm0/core"][Tally("rows", "violations")] == 1
+        assert exits(back) == {("vllm0/core", "killed", "primary"): 1}
+
+
+def test_a_process_whose_identity_is_caught_half_written_keeps_its_name():
+    world = World()
+    world.look(snapshot("a"))
+
+    state = world.look(snapshot("a", "unknown", half_written=1))
+
+    assert shown(state) == {"vllm0/core": "running"}
+
+
 # -- what is remembered of processes that are gone -----------------------------------------------------------------
 
 
@@ -297,3 +324,18 @@ def test_a_clock_that_jumps_makes_nobody_stall():
         state = world.look(snapshot(running=3, steps=second + 1, step_ns=world.now_ns + jump))
 
         assert shown(state) == {"vllm0/core": "running"}
+
+
+def test_names_of_buffers_without_end_do_not_make_a_process_larger_without_end():
+    world = World()
+    for life in range(6):
+        buffers = [buffer(f"rows {life} {number}", grows=1) for number in range(400)]
+        state = world.look(
+            snapshot(f"life {life}", alive=False, buffers=[*buffers, buffer("bad", beyond=1)]), after=100
+        )
+
+    state = world.look(snapshot("now"), after=100)
+    state = world.look(snapshot("now"), after=100)
+
+    assert len(state.totals["vllm0/core"]) <= 512
+    assert state.totals["vllm0/core"][Tally("bad", "violations")] == 6

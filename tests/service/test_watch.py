@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 
 import pytest
@@ -90,3 +92,41 @@ def test_reads_for_requests_change_no_counter(segments, program):
     watch.tick()
     watch.tick()
     assert watch.look().exits == {("app0/main", "killed", "primary"): 1}
+
+
+DIES = "import os, ullage; ullage.buffer('rows', capacity=1, unit='rows').observe(2); os._exit(1)"
+
+
+def test_a_post_mortem_is_told_once_though_its_file_is_unreadable_for_a_while(segments, program, capsys):
+    watch = watching.Watch(lambda: load(environment={}, dir=segments))
+    program(DIES, ULLAGE_ENGINE="engine0").failure()
+    watch.tick()
+    (first,) = segments.glob("*.ullage")
+    hidden = first.rename(first.with_suffix(".hidden"))
+    program(DIES, ULLAGE_ENGINE="engine1").failure()
+    watch.tick()
+    hidden.rename(first)
+    watch.tick()
+    program(DIES, ULLAGE_ENGINE="engine2").failure()
+    watch.tick()
+
+    told = [json.loads(line)["process"] for line in capsys.readouterr().out.splitlines()]
+
+    assert sorted(told) == ["engine0/main", "engine1/main", "engine2/main"]
+
+
+@pytest.mark.fault("a log that cannot be written", sees="one log line; ticks that go on")
+def test_a_stdout_that_fails_makes_no_tick_fail(segments, program, monkeypatch):
+    program(DIES).failure()
+    watch = watching.Watch(lambda: load(environment={}, dir=segments))
+
+    class Full:
+        def write(self, _text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+
+    for _ in range(3):
+        watch.tick()
+
+    assert ("app0/main", "process_died") in {(key.process, key.reason) for key in watch.alarms.active}

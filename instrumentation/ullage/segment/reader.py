@@ -18,7 +18,7 @@ from ullage.segment import gate, layout
 from ullage.segment.gate import RefusedError, admitted
 from ullage.segment.header import BadHeaderError, unpack_header
 from ullage.segment.layout import SEAL, B, Region
-from ullage.segment.snapshot import Snapshot
+from ullage.segment.snapshot import UNKNOWN, Snapshot
 from ullage.segment.text import clean
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class _Reading:
             version=f"{self._header.major}.{self._header.minor}",
             alive=self._alive,
             # A process that died while it published its identity again has left numbers that are worth reading.
-            identity=gate.identity(sealed[2]) if sealed is not None else {"process": "unknown"},
+            identity=gate.identity(sealed[2]) if sealed is not None else {"process": UNKNOWN},
             process=gate.process(self._words),
             probes=(),
             buffers=(),

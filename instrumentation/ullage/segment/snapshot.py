@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["stopped", "crashed", "killed"]
 Scalar = str | int | float | bool | None
+UNKNOWN = "unknown"
+"""Name of a process whose identity was caught half-written."""
 
 
 class Process(NamedTuple):
