@@ -233,7 +233,7 @@ def large_page(program):
     assert running.line() == "ready"
 
 
-@pytest.mark.parametrize("requests", [1, 3], ids=["one request", "three at once"])
+@pytest.mark.parametrize("requests", [1, 12], ids=["one request", "twelve at once"])
 @pytest.mark.fault("clients that do not read the answer", sees="answers to all others")
 def test_clients_that_do_not_read_the_answer_are_closed(serve, tried, large_page, requests):
     number = 25
