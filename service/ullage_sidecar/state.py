@@ -236,7 +236,8 @@ def _lock_lost(snapshots: Iterable[Snapshot], history: History, settings: Settin
         if not snapshot.alive and went_on and now_ns - moved_ns < settings.stall_after * NS:
             history.endings.pop(incarnation, None)
             lost.add(incarnation)
-    history.lock_lost = frozenset(lost)
+    unseen = history.lock_lost - {snapshot.incarnation for snapshot in snapshots}
+    history.lock_lost = frozenset(lost | (unseen & history.names.keys()))
     return lost
 
 
