@@ -113,7 +113,7 @@ def test_nothing_is_left_out_where_nothing_fails(pod):
     ("where", "module", "function"),
     [
         ("process", state, "_judge"),
-        ("process", state, "_tally"),
+        ("process", state, "tally_of"),
         ("contract", state, "contract_of"),
         ("warning", alarms, "_judge"),
         ("warning", alarms, "_contract_conditions"),
