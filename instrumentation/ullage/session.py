@@ -179,9 +179,9 @@ class Session:
 
     def identify(self, **fields: str | int) -> None:
         """Add to what the segment says of this process, and publish it again."""
-        with self.lock:
+        with self.lock, safety.shield("identity"):
             self._identity.update(
-                (key, clean(value) if isinstance(value, str) else exact(key, value)) for key, value in fields.items()
+                {key: clean(value) if isinstance(value, str) else exact(key, value) for key, value in fields.items()}
             )
             self._publish()
 
