@@ -98,7 +98,7 @@ class _Holds(NamedTuple):
 
 
 def evaluate(before: Alarms, state: State, settings: Settings, rows: Rows | None = None) -> tuple[Alarms, list[Change]]:
-    """Return the alarms after ``state`` was looked at, and what changed.
+    """Return the alarms that hold in ``state``, and what changed.
 
     Args:
         before: The alarms of the last look.

@@ -264,7 +264,7 @@ def _name(snapshots: Iterable[Snapshot], history: History) -> None:
     taken = {label for incarnation, (_, label) in history.names.items() if incarnation in living}
     for snapshot in snapshots:
         base, label = history.names.get(snapshot.incarnation, ("", ""))
-        # An identity that was caught half-written names nobody: the process keeps the name that it had.
+        # A half-written identity has no process name: the process keeps the previous one.
         if base == snapshot.name or (base and snapshot.name == UNKNOWN and snapshot.half_written):
             continue
         taken.discard(label)

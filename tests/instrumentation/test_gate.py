@@ -242,7 +242,7 @@ def test_the_same_header_without_a_change_is_read(segment):
     assert reader.read(segment.path).buffers[0].name == "sound"
 
 
-@pytest.mark.fault("a copy of a segment beside it", sees="segment_unreadable, reason copy")
+@pytest.mark.fault("a copy of a segment in the same directory", sees="segment_unreadable, reason copy")
 def test_a_copy_is_refused_by_its_name(segment, segments):
     copy = segments / "backup.ullage"
     copy.write_bytes(segment.path.read_bytes())

@@ -276,7 +276,7 @@ def test_a_reloaded_class_is_wrapped_again_and_seen_once(engine, monkeypatch):
     assert seen == [1, 1]
 
 
-@pytest.mark.fault("a function that somebody else wraps after us", sees="each call once")
+@pytest.mark.fault("a function that another tool wraps after the hook", sees="each call once")
 def test_a_function_that_somebody_wrapped_over_ours_is_seen_once(engine, monkeypatch):
     seen = []
     hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))

@@ -409,8 +409,7 @@ from ullage.session import session
 session.switch_off()
 child = os.fork()
 if child == 0:
-    time.sleep(60)
-    os._exit(0)
+    signal.pause()  # it must outlive its parent; the test kills it
 print(child, flush=True)
 signal.pause()
 """

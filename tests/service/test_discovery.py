@@ -15,7 +15,7 @@ from ullage_sidecar import discovery
 
 @pytest.fixture
 def written(segments):
-    """Write a segment of a process, with so many buffers; a dead one unless it is to live."""
+    """Write the segment of a process with N buffers. The process is dead unless ``lives``."""
     living = []
 
     def write(process, age, *, buffers=1, lives=False):

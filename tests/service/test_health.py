@@ -110,7 +110,7 @@ def busy(watching):
         return sum(int((one / "schedstat").read_text().split()[0]) for one in threads.iterdir())
 
     before = used()
-    time.sleep(0.5)
+    time.sleep(0.5)  # the interval in which CPU time is measured
     return used() - before > 0.1e9
 
 
@@ -267,7 +267,7 @@ def test_a_taken_port_is_waited_for_while_the_segments_are_watched(serve, progra
 
         until(lambda: "adopted critical bounds_violation" in watching.log(), 60, "the warning in the log")
         until(lambda: "cannot listen" in watching.log(), 60, "the line about the port")
-        time.sleep(2.5)  # two more tries
+        time.sleep(2.5)  # the port is tried twice more in this time, and must be logged once
 
         assert watching.process.poll() is None
         (line,) = [line for line in watching.log().splitlines() if "cannot listen" in line]

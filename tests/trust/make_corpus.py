@@ -48,7 +48,7 @@ input()
 
 
 def main():
-    """Write the corpus anew."""
+    """Write the corpus again."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         model = tiny_llama.make(Path(scratch) / "model")
         for mode in ("processes", "in-process"):

@@ -232,7 +232,7 @@ def _event(file, chance):
 
 
 def _seals(file, chance):
-    """Any sequence number, mostly with its checksum; a part of a payload that is somebody else's."""
+    """Any sequence number, mostly with its checksum; a fragment of another record's payload."""
     regions = (layout.IDENTITY, layout.PROBES, layout.BUFFERS, layout.CLAIMS, layout.EVENTS)
     region = chance.choice([one for one in regions if file.used(one)])
     for index in _some(file, region, chance):

@@ -280,7 +280,7 @@ def test_two_formulas_in_many_layers_are_one_disagreement(program, healthy, side
     page = watching.get("/v1/contracts")
     took = time.monotonic() - begun
     before, since = cpu_s(watching.process.pid), time.monotonic()
-    time.sleep(3)
+    time.sleep(3)  # three ticks, whose CPU time is measured
     each = (cpu_s(watching.process.pid) - before) / (time.monotonic() - since)
 
     with capsys.disabled():

@@ -58,7 +58,7 @@ class Buffer(NamedTuple):
 
     ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
     where the capacity is 0. ``warn_at`` is the use from which a warning is due, if that is later than the usual
-    share of the capacity: the worst case that somebody stated; 0 for none. ``closed``: the buffer was freed; its record
+    share of the capacity: the stated worst case; 0 for none. ``closed``: the buffer was freed; its record
     stays because of what it counted, and says nothing about the present.
     """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KEEP_NEWEST = 2
 ORPHAN_AGE_S = 60
 MAX_ENTRIES = 8_192
-"""Entries of a directory that are looked at, in the order in which the kernel lists them."""
+"""Directory entries that are examined, in the order in which the kernel lists them."""
 BUDGET_S = 0.25
 """How long a host waits for that at its start. What is not reached is left to the next one."""
 
