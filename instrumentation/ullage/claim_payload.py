@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.diagnosis.claims import AT_LEAST, EQUAL
 from ullage.exact import exact
 from ullage.segment import layout, text
+from ullage.segment.agreement import AT_LEAST, EQUAL
 from ullage.segment.gate import scalar
 from ullage.segment.layout import ClaimPayload, Relation, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ullage.diagnosis.claims import Claim
+    from ullage.segment.agreement import Claim
     from ullage.segment.snapshot import Scalar
 
 SOURCE_BYTES = 64

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ullage import compiled, safety
 from ullage.claim_payload import SOURCE_BYTES, Terms, claim_payload
 from ullage.claim_record import ClaimRecord, Words
-from ullage.diagnosis.claims import (
+from ullage.errors import ShapeViolation
+from ullage.exact import size
+from ullage.segment import layout, text
+from ullage.segment.agreement import (
     EQUAL,
     IS,
     RELATIONS,
@@ -21,9 +24,6 @@ from ullage.diagnosis.claims import (
     differing,
     disagreement,
 )
-from ullage.errors import ShapeViolation
-from ullage.exact import size
-from ullage.segment import layout, text
 from ullage.segment.layout import C, EventKind, P
 from ullage.session import session
 from ullage.words import SINK, Pending

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ullage.diagnosis.claims import Claim
+    from ullage.segment.agreement import Claim
 
 
 class BoundsViolation(IndexError):  # noqa: N818  it is what happened, not what went wrong in ullage
@@ -28,7 +28,7 @@ class ShapeViolation(RuntimeError):  # noqa: N818  the same
     """A tensor does not satisfy a contract.
 
     Attributes:
-        expected: The claim that it does not satisfy (``ullage.diagnosis.claims.Claim``): source, shape, inputs.
+        expected: The claim that it does not satisfy (``ullage.segment.agreement.Claim``): source, shape, inputs.
         actual: What the tensor is, in the same form.
         causes: The likeliest causes, in words, the likeliest first.
     """

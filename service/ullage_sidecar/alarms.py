@@ -18,8 +18,8 @@ from ullage_sidecar.state import NS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ullage.diagnosis.claims import Disagreement
     from ullage.diagnosis.joined import Contract
+    from ullage.segment.agreement import Disagreement
     from ullage.segment.snapshot import Buffer
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.diagnosis import vocabulary
-from ullage.diagnosis.claims import Claim
 from ullage.diagnosis.explain import explain
 from ullage.diagnosis.finding import MAX_TEXT
 from ullage.formulas.catalogue import FORMULAS
+from ullage.segment.agreement import Claim
 
 CONTRACTS = sorted({formula.quantity for formula in FORMULAS} | {"something else"})
 NAMES = sorted(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from judging import judge, rules, table
 
-from ullage.diagnosis.claims import Claim
 from ullage.diagnosis.explain import explain
 from ullage.diagnosis.priors import COUNTS, log_prior
+from ullage.segment.agreement import Claim
 
 # -- by hand --------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ullage.diagnosis.claims import Claim
 from ullage.diagnosis.explain import explain
+from ullage.segment.agreement import Claim
 
 
 def judge(

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ullage.diagnosis import vocabulary
 from ullage.diagnosis.bases import bases
-from ullage.diagnosis.claims import AT_LEAST, REQUIRES
 from ullage.diagnosis.edits import Case
 from ullage.diagnosis.finding import Cause
 from ullage.diagnosis.priors import log_prior
 from ullage.formulas import say
+from ullage.segment.agreement import AT_LEAST, REQUIRES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ullage.diagnosis.claims import Claim
     from ullage.diagnosis.numeric import Pair
+    from ullage.segment.agreement import Claim
 
     Judged = tuple[str, float, int] | None
     """What happened, in words; the share of what it was free to choose; formulas tried. None where it does not fit."""

@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ullage.diagnosis.circumstances import circumstances
-from ullage.diagnosis.claims import EQUAL, differing
 from ullage.diagnosis.finding import MAX_CAUSE, UNKNOWN, Cause, Finding, discriminator, shortened
 from ullage.diagnosis.numeric import Pair, numeric
 from ullage.diagnosis.priors import log_prior
 from ullage.diagnosis.reports import reported
 from ullage.diagnosis.structure import structural
 from ullage.diagnosis.two_edits import two_edits
+from ullage.segment.agreement import EQUAL, differing
 
 if TYPE_CHECKING:
-    from ullage.diagnosis.claims import Claim
+    from ullage.segment.agreement import Claim
 
 UNKNOWN_FIT = 1 / 20
 

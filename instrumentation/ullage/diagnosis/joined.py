@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ullage.diagnosis import claims
-from ullage.diagnosis.claims import MAX_GROUPS, Claim, Disagreement, differing, disagreements, groups
 from ullage.diagnosis.explain import explain
+from ullage.segment import agreement
+from ullage.segment.agreement import MAX_GROUPS, Claim, Disagreement, differing, disagreements, groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_EXPLAINED = 16
 """Disagreements of a contract that are explained; the others are counted."""
-_SYMBOLS = {"EQUAL": claims.EQUAL, "AT_LEAST": claims.AT_LEAST}
+_SYMBOLS = {"EQUAL": agreement.EQUAL, "AT_LEAST": agreement.AT_LEAST}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def by_contract(said: Iterable[tuple[str, Iterable[Recorded]]]) -> dict[str, lis
 def contract_of(name: str, said: list[tuple[str, Recorded]]) -> Contract:
     """Join the claims of one contract: (process, claim), at least one."""
     first = said[0][1]
-    relations = tuple(_SYMBOLS.get(relation.name, claims.EQUAL) for relation in first.relations)
+    relations = tuple(_SYMBOLS.get(relation.name, agreement.EQUAL) for relation in first.relations)
     joint = tuple(_claim(process, claim) for process, claim in said if not claim.tally and not claim.witness)
     seen = {(process, claim.witness): _claim(process, claim) for process, claim in said if claim.witness}
     return Contract(

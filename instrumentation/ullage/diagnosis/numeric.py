@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.diagnosis import vocabulary
 from ullage.diagnosis.bases import Base, apart, bases, derived, known, spoken
-from ullage.diagnosis.claims import EQUAL
 from ullage.diagnosis.edits import EDITS, Variant
 from ullage.diagnosis.finding import Cause, Side
 from ullage.diagnosis.priors import log_prior
 from ullage.formulas import Formula, Terms, evaluate, say
+from ullage.segment.agreement import EQUAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ullage.diagnosis.claims import Claim
+    from ullage.segment.agreement import Claim
 
     Inputs = Mapping[str, Any]
     _Rule = tuple[str, str, list[Variant], str, str, tuple[str, ...]]

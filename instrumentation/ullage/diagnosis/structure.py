@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ullage.diagnosis.priors import log_prior
 
 if TYPE_CHECKING:
-    from ullage.diagnosis.claims import Claim
+    from ullage.segment.agreement import Claim
 
 Fields = tuple[str, str, str, float, str, str]
 """Rule, class, words, weight, advice, what to avoid."""

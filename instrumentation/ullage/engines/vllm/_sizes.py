@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.contracts import Contract
-from ullage.diagnosis.claims import AT_LEAST, EQUAL
 from ullage.engines.vllm._identity import ranks
+from ullage.segment.agreement import AT_LEAST, EQUAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

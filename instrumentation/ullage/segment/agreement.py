@@ -1,4 +1,4 @@
-"""Which claims on one size satisfy each other, dimension by dimension."""
+"""Which claims on one size satisfy each other, dimension by dimension. Pure: hook and sidecar compare alike."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Claim:
     """What one source says of a size.
 
     Attributes:
-        source: Who says it.
+        source: The component that states the size.
         role: ``provides`` (it allocated so much), ``requires`` (it will use so much) or ``is`` (both).
         shape: Sizes, one for each dimension; None is not compared.
         inputs: What the size was computed from: JSON scalars by name.
         dtype: The element type, if that is part of the claim.
-        process: Where it was said, if claims of several processes are joined.
+        process: The process that states it, if claims of several processes are joined.
     """
 
     source: str

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.diagnosis.claims import MAX_GROUPS, Claim, differing, disagreements
+from ullage.segment.agreement import MAX_GROUPS, Claim, differing, disagreements
 
 
 def claim(source, *shape, role="is", **inputs):
