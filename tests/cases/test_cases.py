@@ -10,10 +10,10 @@ import pytest
 import suite
 from harness import ROOT
 
-from ullage.diagnosis.circumstances import CIRCUMSTANCES
-from ullage.diagnosis.edits import EDITS
+from ullage.diagnosis.contextual_rules import CONTEXTUAL_RULES
 from ullage.diagnosis.priors import COUNTS
 from ullage.diagnosis.reports import REPORTS
+from ullage.diagnosis.transformations import TRANSFORMATIONS
 from ullage.formulas import quantity
 
 REACHED = {"cases": 80, "reported": 79, "true cause first": 66, "among three": 76}
@@ -29,7 +29,7 @@ DIAGNOSIS = ROOT / "instrumentation/ullage/diagnosis"
 
 def class_of(rule):
     """Return the class of causes that a rule belongs to."""
-    known = {one.id: one.cause for one in (*EDITS, *CIRCUMSTANCES)} | NUMERIC
+    known = {one.id: one.cause for one in (*TRANSFORMATIONS, *CONTEXTUAL_RULES)} | NUMERIC
     return "two formulas" if rule.startswith("derived twice: ") else known[rule]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.diagnosis.bases import apart, holds
-from ullage.formulas import Term, evaluate, quantity, say
+from ullage.diagnosis.candidate_formulas import apart, holds
+from ullage.formulas import Term, evaluate, format_terms, quantity
 from ullage.formulas.catalogue import BY_ID, FORMULAS, PAIRS
 from ullage.formulas.flash_attention import SPLITS, VECTORS, planned, swizzles, wanted
 
@@ -31,7 +31,7 @@ def test_a_formula_says_where_it_was_read_and_for_what(formula):
     assert BY_ID[formula.id] is formula
     assert len(formula.dims) == len(formula.terms)
     assert formula.source
-    assert say(formula.terms[0])
+    assert format_terms(formula.terms[0])
     assert formula.versions.startswith("[")
     assert formula.versions.endswith(")")
 
@@ -48,7 +48,7 @@ def test_a_missing_input_is_not_judged():
     assert evaluate(terms, {"max_model_len": 100, "block_size": 0}) is None
     assert evaluate(terms, {"max_model_len": 100, "block_size": "64"}) is None
     assert evaluate(terms, {"max_model_len": 100, "block_size": 64}) == 2
-    assert say(terms) == "ceil(max_model_len / block_size)"
+    assert format_terms(terms) == "ceil(max_model_len / block_size)"
     assert VECTORS.size({"varlen": 1}) is None
 
 
@@ -56,7 +56,7 @@ def test_the_larger_and_the_smaller_of_two():
     terms = (Term("start", "seqs"), Term("at_least", "graph"), Term("at_most", 100))
 
     assert [evaluate(terms, {"seqs": seqs, "graph": 64}) for seqs in (16, 80, 200)] == [64, 80, 100]
-    assert say(terms) == "min(max(seqs, graph), 100)"
+    assert format_terms(terms) == "min(max(seqs, graph), 100)"
 
 
 def test_a_contract_of_several_of_a_kind_is_about_the_same_quantity():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from judging import judge, rules, table
 
-from ullage.diagnosis.circumstances import CIRCUMSTANCES
-from ullage.diagnosis.edits import EDITS
+from ullage.diagnosis.contextual_rules import CONTEXTUAL_RULES
 from ullage.diagnosis.priors import COUNTS
+from ullage.diagnosis.transformations import TRANSFORMATIONS
 from ullage.formulas import evaluate
 
 METADATA = {"contract": "attention.scheduler_metadata", "sources": ("planner", "kernel")}
@@ -21,21 +21,21 @@ NEW = {"padded_batch": 8, "varlen": 1, "head_swizzle": 1, "dynamic_split": 1, "s
 HERE, THERE = {"kv_role": "consumer", "heads": 8, "ranks": 4}, {"kv_role": "producer", "heads": 8, "ranks": 2}
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.id)
-def test_an_edit_explains_its_case_and_not_its_counter_case(edit):
-    assert edit.id in rules(judge(*edit.case.sizes, *edit.case.inputs))
-    assert edit.id not in rules(judge(*edit.counter.sizes, *edit.counter.inputs))
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS, ids=lambda transformation: transformation.id)
+def test_a_transformation_explains_its_case_and_not_its_counter_case(transformation):
+    assert transformation.id in rules(judge(*transformation.case.sizes, *transformation.case.inputs))
+    assert transformation.id not in rules(judge(*transformation.counter.sizes, *transformation.counter.inputs))
 
 
-@pytest.mark.parametrize("rule", CIRCUMSTANCES, ids=lambda rule: rule.id)
-def test_a_circumstance_explains_its_case_and_not_its_counter_case(rule):
+@pytest.mark.parametrize("rule", CONTEXTUAL_RULES, ids=lambda rule: rule.id)
+def test_a_contextual_rule_explains_its_case_and_not_its_counter_case(rule):
     at_least = {"role": "requires", "relations": (">=",)}
 
     assert rule.id in rules(judge(*rule.case.sizes, *rule.case.inputs, **at_least))
     assert rule.id not in rules(judge(*rule.counter.sizes, *rule.counter.inputs, **at_least))
 
 
-@pytest.mark.parametrize("rule", [*EDITS, *CIRCUMSTANCES], ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", [*TRANSFORMATIONS, *CONTEXTUAL_RULES], ids=lambda rule: rule.id)
 def test_a_rule_says_what_to_do_and_what_not(rule):
     assert rule.cause in COUNTS
     assert rule.advice.endswith(".")
@@ -104,7 +104,7 @@ def test_a_formula_counts_only_for_the_version_that_computes_it():
     assert "known formulas" not in rules(indexer)
 
 
-@pytest.mark.parametrize("rule", [*EDITS, *CIRCUMSTANCES], ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", [*TRANSFORMATIONS, *CONTEXTUAL_RULES], ids=lambda rule: rule.id)
 def test_what_is_kept_reproduces_both_numbers(rule):
     for case in (rule.case, rule.counter):
         for cause in judge(*case.sizes, *case.inputs).rivals:

@@ -2,8 +2,8 @@
 
 A cause is kept only if it reproduces both numbers from what the two sides recorded, or fits what they are. Its weight
 is the prior of its class, times the share of the values it was free to choose that fit, times what it cost to find
-the formula, less what it leaves unused of the recorded inputs. Two edits at once are tried only where no single one
-does, and pay for both. *Unknown* always competes. Within a factor of two is a tie.
+the formula, less what it leaves unused of the recorded inputs. Two transformations at once are tried only where no
+single one does, and pay for both. *Unknown* always competes. Within a factor of two is a tie.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ullage.diagnosis.circumstances import circumstances
+from ullage.diagnosis.contextual_rules import contextual_rules
 from ullage.diagnosis.finding import MAX_CAUSE, UNKNOWN, Cause, Finding, discriminator, shortened
 from ullage.diagnosis.numeric import Pair, numeric
+from ullage.diagnosis.pair_transformations import pair_transformations
 from ullage.diagnosis.priors import log_prior
 from ullage.diagnosis.reports import reported
 from ullage.diagnosis.structure import structural
-from ullage.diagnosis.two_edits import two_edits
 from ullage.segment.agreement import EQUAL, differing
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def explain(
 
     Args:
         contract: The contract's name; formulas of this quantity are tried first.
-        provider: Who has too little, or something else.
-        requirement: Who needs it.
+        provider: The side that has too little, or another size.
+        requirement: The side that needs it.
         relations: The contract's, by dimension; what is not stated is ``==``.
         without: A class of cause to take one report away from, when a report is judged by the others.
     """
@@ -48,7 +48,7 @@ def explain(
         dim = dims[0]
         relation = relations[dim] if dim < len(relations) else EQUAL
         pair = Pair(contract, provider, requirement, dim, relation, without)
-        causes = [*(list(numeric(pair)) or two_edits(pair)), *circumstances(pair)]
+        causes = [*(list(numeric(pair)) or pair_transformations(pair)), *contextual_rules(pair)]
     else:
         causes = [Cause(*fields) for fields in found]
     sufficient = found is not None or bool(provider.inputs or requirement.inputs)

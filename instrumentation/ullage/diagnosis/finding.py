@@ -1,4 +1,4 @@
-"""What a diagnosis says: rival causes, the likeliest first, and what would tell them apart."""
+"""The result of a diagnosis: rival causes, the likeliest first, and what would tell them apart."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Cause:
     """One explanation.
 
     Attributes:
-        rule: Which rule found it; two, joined by *and*, if it takes two edits.
+        rule: Which rule found it; two, joined by *and*, if it takes two transformations.
         cause: Its class among the priors; likewise.
         text: The arithmetic, in words.
         weight: Not normalised; see ``Finding.shares``.
         advice: What to do; ``avoid``: what not to do.
-        missing: Inputs that nobody recorded and that would decide.
+        missing: Inputs that neither side recorded and that would decide.
     """
 
     rule: str

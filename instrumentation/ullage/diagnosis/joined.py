@@ -69,26 +69,26 @@ class Contract:
         return explain(self.name, found.provider, found.requirement, relations=self.relations, without=without)
 
 
-def joined(said: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract, ...]:
-    """Join what (process, its recorded claims) say, by contract."""
-    return tuple(contract_of(name, found) for name, found in by_contract(said).items())
+def joined(recorded: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract, ...]:
+    """Join recorded claims, given as (process, claims), by contract."""
+    return tuple(contract_of(name, found) for name, found in by_contract(recorded).items())
 
 
-def by_contract(said: Iterable[tuple[str, Iterable[Recorded]]]) -> dict[str, list[tuple[str, Recorded]]]:
-    """Sort what (process, its recorded claims) say by the contract's name: (process, claim) of each."""
+def by_contract(recorded: Iterable[tuple[str, Iterable[Recorded]]]) -> dict[str, list[tuple[str, Recorded]]]:
+    """Sort recorded claims, given as (process, claims), by contract: (process, claim) of each."""
     by_name: dict[str, list[tuple[str, Recorded]]] = {}
-    for process, recorded in said:
-        for claim in recorded:
+    for process, claims in recorded:
+        for claim in claims:
             by_name.setdefault(claim.contract, []).append((process, claim))
     return dict(sorted(by_name.items()))
 
 
-def contract_of(name: str, said: list[tuple[str, Recorded]]) -> Contract:
+def contract_of(name: str, recorded: list[tuple[str, Recorded]]) -> Contract:
     """Join the claims of one contract: (process, claim), at least one."""
-    first = said[0][1]
+    first = recorded[0][1]
     relations = tuple(_SYMBOLS.get(relation.name, agreement.EQUAL) for relation in first.relations)
-    joint = tuple(_claim(process, claim) for process, claim in said if not claim.tally and not claim.witness)
-    seen = {(process, claim.witness): _claim(process, claim) for process, claim in said if claim.witness}
+    joint = tuple(_claim(process, claim) for process, claim in recorded if not claim.tally and not claim.witness)
+    seen = {(process, claim.witness): _claim(process, claim) for process, claim in recorded if claim.witness}
     return Contract(
         name=name,
         dims=first.dims,
@@ -101,14 +101,14 @@ def contract_of(name: str, said: list[tuple[str, Recorded]]) -> Contract:
             for (process, side), one in seen.items()
             if side == "provided" and (other := seen.get((process, "required")))
         ),
-        counts=_counts(said),
+        counts=_counts(recorded),
     )
 
 
-def _counts(said: list[tuple[str, Recorded]]) -> dict[str, tuple[int, int, int]]:
+def _counts(recorded: list[tuple[str, Recorded]]) -> dict[str, tuple[int, int, int]]:
     """Add up what the processes counted: one may have several contracts of a name."""
     counts: dict[str, tuple[int, int, int]] = {}
-    for process, claim in said:
+    for process, claim in recorded:
         if claim.tally:
             checks, violations, first_ns = counts.get(process, (0, 0, 0))
             dates = [ns for ns in (first_ns, claim.violation_first_ns) if ns]

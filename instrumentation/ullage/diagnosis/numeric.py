@@ -1,4 +1,4 @@
-"""Causes that follow from arithmetic: a formula for one side's number, and an edit of it for the other's."""
+"""Causes that follow from arithmetic: a formula for one side's number, and a transformation of it for the other's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.diagnosis import vocabulary
-from ullage.diagnosis.bases import Base, apart, bases, derived, known, spoken
-from ullage.diagnosis.edits import EDITS, Variant
+from ullage.diagnosis.candidate_formulas import Candidate, apart, candidate_formulas, derived, known, matches_source
 from ullage.diagnosis.finding import Cause, Side
 from ullage.diagnosis.priors import log_prior
-from ullage.formulas import Formula, Terms, evaluate, say
+from ullage.diagnosis.transformations import TRANSFORMATIONS, Variant
+from ullage.formulas import Formula, Terms, evaluate, format_terms
 from ullage.segment.agreement import EQUAL
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 UNUSED_COST = 0.7
 MAX_UNUSED = 3
 KNOWN_FIT = 1 / 4
-"""Two known formulas say how the sides differ, not why: an edit with a name is more."""
+"""Two known formulas show how the sides differ, not why: a named transformation weighs more."""
 OWN_FORMULAS = 8.0
-"""How much more an edit weighs that turns the formula which one side computes into that which the other computes."""
-EDIT_COST = 0.3
-"""Of the second of two edits, as a logarithm: two faults at once are rarer than their shares say."""
+"""Factor on the weight of a transformation that turns the formula of one side into that of the other."""
+TRANSFORMATION_COST = 0.3
+"""Of the second of two transformations, as a logarithm: two faults at once are rarer than their shares say."""
 MAX_COMPLETIONS = 4096
 KEEP_ONE = "Keep one of the formulas, and have the other side ask for its result."
 
@@ -53,15 +53,15 @@ class Pair(NamedTuple):
 def numeric(pair: Pair) -> Iterator[Cause]:
     """Yield what arithmetic explains; the same rule perhaps several times."""
     for side in views(pair):
-        for base in bases(pair.contract, pair.dim, side.known, side.size):
-            yield from _same_formula(side, base)
-            yield from _edited(side, base)
+        for candidate in candidate_formulas(pair.contract, pair.dim, side.known, side.size):
+            yield from _same_formula(side, candidate)
+            yield from _transformed(side, candidate)
     yield from _own_formulas(pair)
     yield from _derived_twice(pair)
 
 
 def views(pair: Pair) -> tuple[View, View]:
-    """Return both ways of explaining one side's number by an edit of the other's."""
+    """Return both ways of explaining one side's number by a transformation of the other's."""
     have, need = pair.sizes
     return (
         View(pair, pair.provider, have, pair.requirement, need),
@@ -70,17 +70,17 @@ def views(pair: Pair) -> tuple[View, View]:
 
 
 class View:
-    """One side whose number is explained, and the other, whose number an edit must give."""
+    """One side whose number is explained, and the other, whose number a transformation must give."""
 
-    def __init__(self, pair: Pair, plain: Claim, size: int, edited: Claim, other: int) -> None:
-        self.pair, self.plain, self.size, self.edited, self.other = pair, plain, size, edited, other
-        self.known: Inputs = plain.inputs or edited.inputs
-        self.merged: Inputs = {**self.known, **edited.inputs}
+    def __init__(self, pair: Pair, plain: Claim, size: int, transformed: Claim, other: int) -> None:
+        self.pair, self.plain, self.size, self.transformed, self.other = pair, plain, size, transformed, other
+        self.known: Inputs = plain.inputs or transformed.inputs
+        self.merged: Inputs = {**self.known, **transformed.inputs}
 
     def differing(self, variant: Variant) -> tuple[str, ...] | None:
-        """Return the inputs that the edit did not bring and that must differ for it to give the other's number.
+        """Return the inputs that must differ for ``variant`` to give the other's number, besides those it brought.
 
-        None if it does not give that: the edited side computes with its own inputs.
+        None if it does not give that: the transformed side computes with its own inputs.
         """
         if evaluate(variant.terms, self.merged) != self.other:
             return None
@@ -91,34 +91,34 @@ class View:
         each = [name for name in differ if evaluate(variant.terms, {**self.merged, name: differ[name]}) != self.other]
         return tuple(each or differ)
 
-    def computed(self, base: Base, other: Variant) -> bool:
+    def computed(self, candidate: Candidate, other: Variant) -> bool:
         """Return whether the need is computed: where more than the need would do, a mere limit is no formula."""
-        need = base.terms if self.plain is self.pair.requirement else other.terms
+        need = candidate.terms if self.plain is self.pair.requirement else other.terms
         return self.pair.relation == EQUAL or len(need) > 1
 
-    def both(self, terms: Terms, edited: Terms) -> tuple[Side, Side]:
+    def both(self, terms: Terms, transformed: Terms) -> tuple[Side, Side]:
         """Return the provider's side and the requirement's."""
-        ours, theirs = Side(terms, self.known), Side(edited, self.merged)
+        ours, theirs = Side(terms, self.known), Side(transformed, self.merged)
         return (ours, theirs) if self.plain is self.pair.provider else (theirs, ours)
 
 
-def _same_formula(side: View, base: Base) -> Iterator[Cause]:
+def _same_formula(side: View, candidate: Candidate) -> Iterator[Cause]:
     """Explain by inputs that differ: the formula is the same."""
-    differ = [name for name in base.uses if side.merged.get(name) != side.known.get(name)]
+    differ = [name for name in candidate.uses if side.merged.get(name) != side.known.get(name)]
     for count in range(1, len(differ) + 1):
         for names in combinations(differ, count):
             inputs = {**side.known, **{name: side.merged[name] for name in names}}
-            if evaluate(base.terms, inputs) == side.other:
-                fault = other_inputs(side, base, names)
+            if evaluate(candidate.terms, inputs) == side.other:
+                fault = other_inputs(side, candidate, names)
                 yield Cause(
                     fault.rule,
                     fault.cause,
-                    f"both have {say(base.terms)}, but {fault.words}",
-                    weigh(side, (fault.cause,), base, 1.0, base.terms),
+                    f"both have {format_terms(candidate.terms)}, but {fault.words}",
+                    weigh(side, (fault.cause,), candidate, 1.0, candidate.terms),
                     fault.advice,
                     fault.avoid,
-                    base.tries,
-                    side.both(base.terms, base.terms),
+                    candidate.tries,
+                    side.both(candidate.terms, candidate.terms),
                 )
                 return
 
@@ -133,17 +133,17 @@ class Fault(NamedTuple):
     avoid: str
 
 
-def other_inputs(side: View, base: Base, names: tuple[str, ...]) -> Fault:
+def other_inputs(side: View, candidate: Candidate, names: tuple[str, ...]) -> Fault:
     """Return what it means that the sides have other values of ``names``."""
     words = ", ".join(
-        f"{name} is {side.known[name]} for {side.plain.source}, {side.merged[name]} for {side.edited.source}"
+        f"{name} is {side.known[name]} for {side.plain.source}, {side.merged[name]} for {side.transformed.source}"
         for name in names
     )
-    derived_by_each = base.formula is not None and all(
-        item.domain for item in base.formula.inputs if item.name in names
+    derived_by_each = candidate.formula is not None and all(
+        item.domain for item in candidate.formula.inputs if item.name in names
     )
-    peers = side.known.get(vocabulary.ROLE) != side.edited.inputs.get(vocabulary.ROLE)
-    if peers and side.edited.inputs.get(vocabulary.ROLE):
+    peers = side.known.get(vocabulary.ROLE) != side.transformed.inputs.get(vocabulary.ROLE)
+    if peers and side.transformed.inputs.get(vocabulary.ROLE):
         rule, cause = "peers differ", "connector fields"
         advice = "Compare both engines' settings at the handshake, and refuse a peer that differs."
         avoid = "Do not cut the transfer to the smaller side."
@@ -158,17 +158,17 @@ def other_inputs(side: View, base: Base, names: tuple[str, ...]) -> Fault:
     return Fault(rule, cause, words, advice, avoid)
 
 
-def _edited(side: View, base: Base) -> Iterator[Cause]:
-    """Explain by an edit of the formula; where inputs have to differ as well, that is two."""
-    if evaluate(base.terms, side.merged) == side.other:
+def _transformed(side: View, candidate: Candidate) -> Iterator[Cause]:
+    """Explain by a transformation of the formula; where inputs have to differ as well, that is two."""
+    if evaluate(candidate.terms, side.merged) == side.other:
         return
-    owned = base.formula is not None and spoken(base.formula, side.plain.source)
+    owned = candidate.formula is not None and matches_source(candidate.formula, side.plain.source)
     theirs = {
         formula.terms[side.pair.dim]
         for formula in known(side.pair.contract, side.pair.dim, side.merged)
-        if owned and spoken(formula, side.edited.source)
+        if owned and matches_source(formula, side.transformed.source)
     }
-    for rule, cause, variants, advice, avoid, records in _edits(base, side):
+    for rule, cause, variants, advice, avoid, records in _transformations(candidate, side):
         fitting = [variant for variant in variants if side.differing(variant) == ()]
         if not fitting:
             continue
@@ -176,29 +176,31 @@ def _edited(side: View, base: Base) -> Iterator[Cause]:
         variant = (computed or fitting)[0]
         fit = OWN_FORMULAS if computed else len(fitting) / len(variants)
         words = (
-            f"{side.plain.source} has {say(base.terms)} = {side.size}, {side.edited.source} has "
-            f"{say(variant.terms)} = {side.other}: {variant.words}"
+            f"{side.plain.source} has {format_terms(candidate.terms)} = {side.size}, {side.transformed.source} has "
+            f"{format_terms(variant.terms)} = {side.other}: {variant.words}"
         )
         yield Cause(
             rule,
             cause,
             words,
-            weigh(side, (cause,), base, fit, variant.terms, variant.uses),
+            weigh(side, (cause,), candidate, fit, variant.terms, variant.uses),
             advice,
             avoid,
-            base.tries,
-            side.both(base.terms, variant.terms),
+            candidate.tries,
+            side.both(candidate.terms, variant.terms),
             () if variant.free is None else records,
         )
 
 
-def _edits(base: Base, side: View) -> Iterator[_Rule]:
-    for edit in EDITS:
-        variants = list(edit.variants(base.terms, side.merged))
-        yield edit.id, edit.cause, variants, edit.advice, edit.avoid, edit.records
-    if base.formula is None:
+def _transformations(candidate: Candidate, side: View) -> Iterator[_Rule]:
+    for rule in TRANSFORMATIONS:
+        variants = list(rule.variants(candidate.terms, side.merged))
+        yield rule.id, rule.cause, variants, rule.advice, rule.avoid, rule.records
+    if candidate.formula is None:
         others = [Variant(other.terms, "it is another formula", uses=other.uses) for other in derived(side.merged)]
-        others = [other for other in others if set(other.uses) - set(base.uses) and side.computed(base, other)]
+        others = [
+            other for other in others if set(other.uses) - set(candidate.uses) and side.computed(candidate, other)
+        ]
         yield "other formula", "two formulas", others, KEEP_ONE, "Do not adjust one formula until the numbers fit.", ()
 
 
@@ -212,8 +214,8 @@ def _own_formulas(pair: Pair) -> Iterator[Cause]:
     for a, b in eras or (pairs if pair.relation == EQUAL else []):
         rule, cause = ("two eras", "version skew") if eras else ("known formulas", "two formulas")
         words = (
-            f"{pair.provider.source} has {say(a.terms[pair.dim])} = {have} ({a.source}), "
-            f"{pair.requirement.source} has {say(b.terms[pair.dim])} = {need} ({b.source})"
+            f"{pair.provider.source} has {format_terms(a.terms[pair.dim])} = {have} ({a.source}), "
+            f"{pair.requirement.source} has {format_terms(b.terms[pair.dim])} = {need} ({b.source})"
         )
         advice = "Install both sides from one build." if eras else KEEP_ONE
         avoid = "Do not pin one side alone." if eras else "Do not adjust one formula until the numbers fit."
@@ -232,7 +234,7 @@ def _computed(pair: Pair, claim: Claim, size: int) -> list[Formula]:
     return [
         formula
         for formula in known(pair.contract, pair.dim, inputs)
-        if spoken(formula, claim.source) and evaluate(formula.terms[pair.dim], inputs) == size
+        if matches_source(formula, claim.source) and evaluate(formula.terms[pair.dim], inputs) == size
     ]
 
 
@@ -248,7 +250,7 @@ def _inputs(claim: Claim, other: Claim) -> Inputs:
 
 
 def _derived_twice(pair: Pair) -> Iterator[Cause]:
-    """Explain by one fact that each side derives for itself and that nobody recorded: all that fit are rivals.
+    """Explain by one fact that each side derives for itself and neither recorded: all that fit are rivals.
 
     Any of the facts may be the one: that more values of it fit makes it no likelier.
     """
@@ -273,7 +275,7 @@ def _derived_twice(pair: Pair) -> Iterator[Cause]:
         for name, (facts, value) in found.items():
             words = (
                 f"{name} would be {facts[name]} for {pair.provider.source} and {value} for {pair.requirement.source} "
-                f"in {say(terms)}"
+                f"in {format_terms(terms)}"
             )
             weight = math.exp(log_prior("two formulas", pair.without)) / len(free)
             yield Cause(
@@ -290,12 +292,12 @@ def _derived_twice(pair: Pair) -> Iterator[Cause]:
 
 
 def weigh(
-    side: View, causes: tuple[str, ...], base: Base, fit: float, terms: Terms, uses: tuple[str, ...] = ()
+    side: View, causes: tuple[str, ...], candidate: Candidate, fit: float, terms: Terms, uses: tuple[str, ...] = ()
 ) -> float:
-    """Return how much an explanation weighs that takes one edit of each class in ``causes``."""
-    used = {term.operand for term in terms} | {term.unit for term in terms} | {*base.uses, *uses}
-    inputs = side.edited.inputs
+    """Return how much an explanation weighs that takes one transformation of each class in ``causes``."""
+    used = {term.operand for term in terms} | {term.unit for term in terms} | {*candidate.uses, *uses}
+    inputs = side.transformed.inputs
     unused = sum(isinstance(value, int) and name not in used for name, value in inputs.items())
-    cost = UNUSED_COST * min(unused, MAX_UNUSED) + EDIT_COST * (len(causes) - 1)
+    cost = UNUSED_COST * min(unused, MAX_UNUSED) + TRANSFORMATION_COST * (len(causes) - 1)
     prior = sum(log_prior(cause, side.pair.without) for cause in causes)
-    return math.exp(prior + math.log(fit) - math.log(base.tries) - cost)
+    return math.exp(prior + math.log(fit) - math.log(candidate.tries) - cost)

@@ -37,10 +37,10 @@ PARTS = ("draft_", "target_", "encoder_", "decoder_", "local_", "remote_")
 """Prefixes that say whose an input is."""
 
 BUILDS = ("version", "backend", "layout", "commit")
-"""Endings of inputs that say which implementation speaks."""
+"""Endings of inputs that name the implementation of a side."""
 
 ROLE = "kv_role"
-"""Which end of a transfer between two engines speaks."""
+"""The end of a transfer between two engines that a side is."""
 
 LOCKED = ("locked", "profiled")
 """Recorded with a size that is what the warm-up needed: whether it was locked then, or is what a profile run saw."""

@@ -75,7 +75,7 @@ class Formula:
         dims: A name for each dimension; ``terms`` has as many entries.
         versions: First version that computes it so, and first that does not, as in ``[0.22, 0.27)``.
         source: Project, version, file and symbol that it was read from.
-        speakers: How the sources of claims that follow it begin.
+        source_prefixes: How the sources of claims that follow it begin.
     """
 
     id: str
@@ -91,7 +91,7 @@ class Formula:
     source: str
     tests: tuple[Vector, ...]
     when: str = ""
-    speakers: tuple[str, ...] = ()
+    source_prefixes: tuple[str, ...] = ()
 
     def size(self, inputs: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Return the size; None if an input is missing."""
@@ -148,7 +148,7 @@ def quantity(contract: str) -> str:
     return contract.partition("/")[0]
 
 
-def say(terms: Terms) -> str:
+def format_terms(terms: Terms) -> str:
     """Write ``terms`` as a person would: ``round_up(ceil(max_model_len / block_size), 2)``."""
     text = ""
     for term in terms:

@@ -32,7 +32,7 @@ def counted(
     component: str,
     source: str,
     versions: str = "[0.22, 0.34)",
-    speakers: tuple[str, ...] = (),
+    source_prefixes: tuple[str, ...] = (),
     unit: str = "rows",
     suffix: str = "",
 ) -> Formula:
@@ -51,5 +51,5 @@ def counted(
         terms=(terms,),
         source=source,
         tests=(Vector(example[0], (example[1],), example[2]),),
-        speakers=speakers,
+        source_prefixes=source_prefixes,
     )

@@ -20,7 +20,7 @@ FORMULAS = (
         ({"max_num_seqs": 8}, 9, "vLLM 0.32.0 on CPU, EagleSpeculator.arange_np"),
         component="speculator of the V2 runner",
         source=f"{_SPECULATORS}/speculator.py, DraftModelSpeculator.arange_np",
-        speakers=("drafter",),
+        source_prefixes=("drafter",),
         suffix=".v2",
     ),
     counted(
@@ -30,7 +30,7 @@ FORMULAS = (
         ({"num_speculative_tokens": 7}, 7, "vllm-project/vllm#47014"),
         component="what is drafted for a sequence",
         source="vLLM 0.32.0, v1/core/sched/scheduler.py, Scheduler.num_spec_tokens",
-        speakers=("scheduler",),
+        source_prefixes=("scheduler",),
         unit="columns",
     ),
     counted(
@@ -41,7 +41,7 @@ FORMULAS = (
         component="sampler of drafts",
         source=f"{_SPECULATORS}/dflash/speculator.py, DFlashSpeculator.sample_indices",
         versions="[0.25, 0.34)",
-        speakers=("drafter",),
+        source_prefixes=("drafter",),
     ),
     counted(
         "draft.sample_rows",
@@ -51,7 +51,7 @@ FORMULAS = (
         component="drafts of all sequences",
         source=f"{_SPECULATORS}/dflash/speculator.py, _prepare_dflash_inputs_kernel: request x tokens + offset",
         versions="[0.25, 0.34)",
-        speakers=("drafts of all sequences",),
+        source_prefixes=("drafts of all sequences",),
     ),
     counted(
         "draft.step_tokens",
@@ -60,7 +60,7 @@ FORMULAS = (
         ({"max_num_batched_tokens": 64}, 64, "vLLM 0.32.0 on CPU, DFlashSpeculator.input_buffers"),
         component="drafter",
         source=f"{_SPECULATORS}/speculator.py, DraftModelSpeculator.input_buffers; llm_base_proposer.py, input_ids",
-        speakers=("drafter",),
+        source_prefixes=("drafter",),
     ),
     counted(
         "draft.step_tokens",
@@ -74,7 +74,7 @@ FORMULAS = (
         component="speculator with a model of its own",
         source=f"{_SPECULATORS}/standalone_ar/speculator.py, expanded_input_ids",
         versions="[0.32, 0.34)",
-        speakers=("drafter StandaloneAR",),
+        source_prefixes=("drafter StandaloneAR",),
         suffix=".expanded",
     ),
     counted(
@@ -93,7 +93,7 @@ FORMULAS = (
         component="a step with its drafts",
         source="vLLM 0.27.1, config/vllm.py, _set_max_num_scheduled_tokens",
         versions="[0.22, 0.28)",
-        speakers=("drafts of the largest step",),
+        source_prefixes=("drafts of the largest step",),
     ),
     counted(
         "draft.step_tokens",
@@ -107,7 +107,7 @@ FORMULAS = (
         component="a pass that drafts all tokens at once",
         source=f"{_SPECULATORS}/dflash/speculator.py, propose: num_reqs x num_query_per_req",
         versions="[0.25, 0.34)",
-        speakers=("drafts of the largest step",),
+        source_prefixes=("drafts of the largest step",),
         suffix=".queries",
     ),
 )

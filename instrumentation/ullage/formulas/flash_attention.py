@@ -65,7 +65,7 @@ VECTORS = Formula(
             "256 sequences, by reading 617264c1",
         ),
     ),
-    speakers=("planner", "kernel"),
+    source_prefixes=("planner", "kernel"),
 )
 
 SPLITS = Formula(
@@ -90,7 +90,7 @@ SPLITS = Formula(
         Vector({"dynamic_split": 1, "batch": 8, "semaphore": 1}, (9,), "vllm-project/vllm#17283, planned for all"),
         Vector({"dynamic_split": 1, "batch": 1, "semaphore": 1}, (2,), "vllm-project/vllm#17283, the prefix alone"),
     ),
-    speakers=("planner", "kernel"),
+    source_prefixes=("planner", "kernel"),
 )
 
 _SEQS = Input("max_num_seqs", "scheduler_config.max_num_seqs")
@@ -118,7 +118,7 @@ PERSISTENT = Formula(
     source="vLLM 0.32.0, v1/attention/backends/flash_attn.py, FlashAttentionMetadataBuilder",
     tests=(Vector({"max_num_seqs": 256, "max_cudagraph_capture_size": 512}, (2049,), "vLLM 0.32.0, read"),),
     when="FlashAttention-3 and full CUDA graphs",
-    speakers=("FlashAttentionMetadataBuilder", "FlashAttnMLAMetadataBuilder"),
+    source_prefixes=("FlashAttentionMetadataBuilder", "FlashAttnMLAMetadataBuilder"),
 )
 
 PERSISTENT_BEFORE = Formula(
@@ -135,7 +135,7 @@ PERSISTENT_BEFORE = Formula(
     source="vLLM 0.11.1, v1/attention/backends/flash_attn.py, FlashAttentionMetadataBuilder",
     tests=(Vector({"max_num_seqs": 256}, (257,), "vLLM 0.11.1, read"),),
     when="FlashAttention-3 and full CUDA graphs",
-    speakers=("FlashAttentionMetadataBuilder", "FlashAttnMLAMetadataBuilder"),
+    source_prefixes=("FlashAttentionMetadataBuilder", "FlashAttnMLAMetadataBuilder"),
 )
 
 WORST_CASE = Formula(
@@ -160,7 +160,7 @@ WORST_CASE = Formula(
     source=_SOURCE.format("617264c1"),
     tests=(Vector({"max_num_seqs": 256, "max_cudagraph_capture_size": 256}, (769,), "by reading 617264c1"),),
     when="FlashAttention-3 and full CUDA graphs",
-    speakers=("kernel",),
+    source_prefixes=("kernel",),
 )
 
 FORMULAS = (VECTORS, SPLITS, PERSISTENT, PERSISTENT_BEFORE, WORST_CASE)

@@ -24,7 +24,7 @@ def _heads(versions: str, owner: str, source: str, seen: tuple[int, int, int], o
         terms=tuple((Term("start", name, "base"),) for name in names),
         source=source,
         tests=(Vector(dict(zip(names, seen, strict=True)), seen, origin),),
-        speakers=("FlashAttentionMetadataBuilder",),
+        source_prefixes=("FlashAttentionMetadataBuilder",),
     )
 
 
@@ -44,7 +44,7 @@ FORMULAS = (
         ({"max_num_seqs": 16, "max_cudagraph_capture_size": 32}, 32, "vllm-project/vllm-ascend#16168"),
         component="the largest graph",
         source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, _dummy_run: requests are padded to the graph",
-        speakers=("graph capture",),
+        source_prefixes=("graph capture",),
     ),
     counted(
         "step.tokens",
@@ -61,7 +61,7 @@ FORMULAS = (
         ({"max_num_batched_tokens": 512, "max_cudagraph_capture_size": 1024}, 1024, "vLLM 0.32.0, read"),
         component="the largest graph",
         source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, _dummy_run",
-        speakers=("graph capture",),
+        source_prefixes=("graph capture",),
     ),
     counted(
         "cuda_graph.coverage",
@@ -79,7 +79,7 @@ FORMULAS = (
         ),
         component="graphs that are captured by default",
         source="vLLM 0.27.1, config/vllm.py; 1024 instead of 512 on compute capability 10 since 0.32",
-        speakers=("captured graphs",),
+        source_prefixes=("captured graphs",),
         unit="tokens",
     ),
     counted(
@@ -89,7 +89,7 @@ FORMULAS = (
         ({"max_position_embeddings": 32_768, "rope_factor": 4}, 131_072, "vLLM 0.32.0, read"),
         component="scaled rotary embedding",
         source="vLLM 0.32.0, model_executor/layers/rotary_embedding/yarn_scaling_rope.py, _compute_cos_sin_cache",
-        speakers=("rotary embedding",),
+        source_prefixes=("rotary embedding",),
         suffix=".scaled",
     ),
     _heads(

@@ -23,7 +23,7 @@ def _addressable(quantity: str, unit: str, stride: Input, source: str, *tests: V
         terms=((Term("start", "index_limit", "index width"), Term("ceil_div", stride.name, "divisor")),),
         source=source,
         tests=tests,
-        speakers=("kernel offsets",),
+        source_prefixes=("kernel offsets",),
     )
 
 
@@ -57,7 +57,7 @@ KV_BLOCKS = Formula(
     terms=((Term("start", "num_gpu_blocks", "base"),),),
     source="vLLM 0.32.0, v1/core/block_pool.py, BlockPool.num_gpu_blocks",
     tests=(Vector({"num_gpu_blocks": 8192}, (8192,), "vLLM 0.32.0 on CPU"),),
-    speakers=("KV cache",),
+    source_prefixes=("KV cache",),
 )
 
 FLASHINFER_WORKSPACE = Formula(
@@ -73,7 +73,7 @@ FLASHINFER_WORKSPACE = Formula(
     terms=((Term("start", 394 * MIB, "constant"),),),
     source="vLLM 0.22.1, envs.py, VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE",
     tests=(Vector({}, (413_138_944,), "vllm-project/vllm#40381"),),
-    speakers=("FlashInfer workspace",),
+    source_prefixes=("FlashInfer workspace",),
 )
 
 FLASHINFER_WORKSPACE_GROWN = Formula(
@@ -108,7 +108,7 @@ FLASHINFER_WORKSPACE_GROWN = Formula(
             {"max_num_batched_tokens": 2048, "num_qo_heads": 8, "head_dim": 128}, (413_138_944,), "vLLM 0.27.1, read"
         ),
     ),
-    speakers=("FlashInfer workspace",),
+    source_prefixes=("FlashInfer workspace",),
 )
 
 FLASHINFER_ESTIMATE = Formula(
@@ -128,7 +128,7 @@ FLASHINFER_ESTIMATE = Formula(
             {"max_num_batched_tokens": 8192, "num_qo_heads": 32, "head_dim": 256}, (1_073_741_824,), "vLLM 0.27.1, read"
         ),
     ),
-    speakers=("FlashInferMetadataBuilder",),
+    source_prefixes=("FlashInferMetadataBuilder",),
 )
 
 FLASHINFER_SPLITS = Formula(
@@ -158,7 +158,7 @@ FLASHINFER_SPLITS = Formula(
             "vllm-project/vllm#40381",
         ),
     ),
-    speakers=("FlashInfer plan",),
+    source_prefixes=("FlashInfer plan",),
 )
 
 FLASHINFER_MLA = Formula(
@@ -181,7 +181,7 @@ FLASHINFER_MLA = Formula(
     ),
     source="vllm-project/vllm#50791: 8 x heads x tokens x 256 bytes and 1 MiB, with context parallelism",
     tests=(Vector({"num_heads": 64, "max_num_batched_tokens": 16_384}, (2_148_532_224,), "vllm-project/vllm#50781"),),
-    speakers=("FlashInfer MLA decode",),
+    source_prefixes=("FlashInfer MLA decode",),
 )
 
 ASCEND_DISPATCH = Formula(
@@ -215,7 +215,7 @@ ASCEND_DISPATCH = Formula(
             "by reading #3073",
         ),
     ),
-    speakers=("experts' dispatch",),
+    source_prefixes=("experts' dispatch",),
 )
 
 FORMULAS = (

@@ -24,7 +24,7 @@ FORMULAS = (
         component="sparse-attention indexer",
         source="vLLM before #39277, v1/attention/backends/mla/indexer.py, arange_buffer",
         versions="[0.19, 0.22)",
-        speakers=_BUILDER,
+        source_prefixes=_BUILDER,
     ),
     counted(
         "indexer.arange",
@@ -37,7 +37,7 @@ FORMULAS = (
         ),
         component="sparse-attention indexer",
         source=f"{_INDEXER}, arange_buffer",
-        speakers=_BUILDER,
+        source_prefixes=_BUILDER,
         suffix=".since",
     ),
     counted(
@@ -48,7 +48,7 @@ FORMULAS = (
         component="a uniform decode batch",
         source=f"{_INDEXER}._prepare_decode_tensors; v1/worker/gpu_worker.py, execute_dummy_batch",
         versions="[0.19, 0.34)",
-        speakers=("decode batch",),
+        source_prefixes=("decode batch",),
     ),
     counted(
         "indexer.decode_rows",
@@ -57,7 +57,7 @@ FORMULAS = (
         ({"max_num_batched_tokens": 8192}, 8192, "vLLM 0.32.0, read"),
         component="sparse-attention indexer",
         source=f"{_INDEXER}, decode_lens_buffer and its like",
-        speakers=_BUILDER,
+        source_prefixes=_BUILDER,
     ),
     counted(
         "indexer.prefill_rows",
@@ -74,7 +74,7 @@ FORMULAS = (
         ),
         component="prefill workspace",
         source="vLLM 0.32.0, v1/attention/backends/mla/indexer.py, get_max_prefill_buffer_size",
-        speakers=_BUILDER,
+        source_prefixes=_BUILDER,
     ),
     counted(
         "indexer.topk",
@@ -83,7 +83,7 @@ FORMULAS = (
         ({"index_topk": 2048}, 2048, "vLLM 0.32.0, read"),
         component="indexer",
         source="vLLM 0.32.0, model_executor/models/deepseek_v2.py, topk_indices_buffer",
-        speakers=("model",),
+        source_prefixes=("model",),
         unit="columns",
     ),
     # Positions and rotary embeddings.
@@ -94,7 +94,7 @@ FORMULAS = (
         ({"max_position_embeddings": 2048}, 2048, "vllm-project/vllm#48894"),
         component="rotary embedding",
         source="vLLM 0.32.0, model_executor/layers/rotary_embedding/base.py, _compute_cos_sin_cache",
-        speakers=("rotary embedding",),
+        source_prefixes=("rotary embedding",),
     ),
     counted(
         "rope.rows",
@@ -103,7 +103,7 @@ FORMULAS = (
         ({"max_model_len": 262_144}, 262_144, "vLLM 0.32.0, read"),
         component="a request's last position",
         source="vLLM 0.32.0, model_executor/layers/rotary_embedding/base.py, forward: indexed by position",
-        speakers=("model runner",),
+        source_prefixes=("model runner",),
     ),
     counted(
         "positions.rows",
@@ -112,7 +112,7 @@ FORMULAS = (
         ({"max_num_batched_tokens": 8192}, 8193, "vLLM 0.32.0, read"),
         component="model runner",
         source="vLLM 0.32.0, v1/worker/gpu_model_runner.py, mrope_positions",
-        speakers=("model runner",),
+        source_prefixes=("model runner",),
     ),
     counted(
         "positions.rows",
@@ -130,7 +130,7 @@ FORMULAS = (
         ),
         component="a parallel drafter",
         source="vllm-project/vllm#48725: what a step with its drafts needs",
-        speakers=("drafter",),
+        source_prefixes=("drafter",),
     ),
     # Speculative decoding.
     counted(
@@ -140,7 +140,7 @@ FORMULAS = (
         ({"max_num_seqs": 60, "max_num_batched_tokens": 240}, 240, "vllm-project/vllm-ascend#16316"),
         component="drafter",
         source="vLLM 0.32.0, v1/spec_decode/llm_base_proposer.py, arange",
-        speakers=("drafter",),
+        source_prefixes=("drafter",),
     ),
     counted(
         "draft.arange",
@@ -149,7 +149,7 @@ FORMULAS = (
         ({"num_speculative_tokens": 3, "max_num_seqs": 60}, 241, "vllm-project/vllm-ascend#16316"),
         component="boundaries of a full decode batch",
         source="vllm-project/vllm-ascend#16316, query_start_loc of a uniform decode batch",
-        speakers=("decode batch",),
+        source_prefixes=("decode batch",),
     ),
     counted(
         "draft.tokens",
@@ -158,7 +158,7 @@ FORMULAS = (
         ({"num_speculative_tokens": 5}, 5, "vllm-project/vllm#47014"),
         component="drafter",
         source="vLLM 0.32.0, v1/worker/gpu/states.py, RequestState.draft_tokens",
-        speakers=("drafter",),
+        source_prefixes=("drafter",),
         unit="columns",
     ),
     # Structured output.
@@ -169,7 +169,7 @@ FORMULAS = (
         ({"vocab_size": 129_280}, 4040, "vllm-project/vllm#50924"),
         component="structured output",
         source="vLLM 0.32.0, v1/structured_output/__init__.py, allocate_token_bitmask",
-        speakers=("StructuredOutputManager", "StructuredOutputsWorker"),
+        source_prefixes=("StructuredOutputManager", "StructuredOutputsWorker"),
         unit="columns",
     ),
     counted(
@@ -179,7 +179,7 @@ FORMULAS = (
         ({"num_speculative_tokens": 0, "max_num_seqs": 16}, 16, "vLLM 0.32.0 on CPU, grammar_bitmask"),
         component="structured output",
         source="vLLM 0.32.0, v1/structured_output/__init__.py, grammar_bitmask",
-        speakers=("StructuredOutputManager", "StructuredOutputsWorker"),
+        source_prefixes=("StructuredOutputManager", "StructuredOutputsWorker"),
     ),
     # State-space models.
     counted(
@@ -189,7 +189,7 @@ FORMULAS = (
         ({"max_num_seqs": 256, "max_cudagraph_capture_size": 128}, 128, "vLLM 0.32.0, read"),
         component="state index",
         source="vLLM 0.32.0, v1/attention/backends/mamba_attn.py, decode_cudagraph_max_bs",
-        speakers=("Mamba",),
+        source_prefixes=("Mamba",),
     ),
     counted(
         "mamba.state_rows",
@@ -202,7 +202,7 @@ FORMULAS = (
         ),
         component="state index of gated delta networks",
         source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, decode_cudagraph_max_bs",
-        speakers=("GDN",),
+        source_prefixes=("GDN",),
         suffix=".gdn",
     ),
     counted(
@@ -212,7 +212,7 @@ FORMULAS = (
         ({"max_num_seqs": 1024}, 1024, "vllm-project/vllm#55148"),
         component="decode batch",
         source="vLLM 0.32.0, config/compilation.py: a state block for each sequence of a full graph",
-        speakers=("decode batch",),
+        source_prefixes=("decode batch",),
         unit="blocks",
     ),
     counted(
@@ -226,7 +226,7 @@ FORMULAS = (
         ),
         component="token index of gated delta networks",
         source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, spec_token_indx",
-        speakers=("GDN",),
+        source_prefixes=("GDN",),
     ),
     counted(
         "gdn.token_rows",
@@ -235,7 +235,7 @@ FORMULAS = (
         ({"graph_requests": 64, "tokens_per_sequence": 4}, 256, "vLLM 0.32.0, read: 3 draft tokens"),
         component="the largest graph",
         source="vLLM 0.32.0, v1/attention/backends/gdn_attn.py, build: spec_token_indx of the batch",
-        speakers=("graph capture",),
+        source_prefixes=("graph capture",),
     ),
     # FlashInfer and FlashMLA.
     counted(
@@ -249,7 +249,7 @@ FORMULAS = (
         ({"max_model_len": 4096, "block_size": 16, "max_num_seqs": 8}, 2048, "vLLM 0.32.0, read"),
         component="FlashInfer builder",
         source="vLLM 0.32.0, v1/attention/backends/flashinfer.py, paged_kv_indices",
-        speakers=("FlashInferMetadataBuilder",),
+        source_prefixes=("FlashInferMetadataBuilder",),
     ),
     counted(
         "flashmla.num_splits",
@@ -258,7 +258,7 @@ FORMULAS = (
         ({"max_num_seqs": 256}, 257, "vLLM 0.32.0, read"),
         component="FlashMLA builder",
         source="vLLM 0.32.0, v1/attention/backends/mla/flashmla.py, cg_buf_num_splits",
-        speakers=("FlashMLA",),
+        source_prefixes=("FlashMLA",),
     ),
     counted(
         "flashmla.tile_rows",
@@ -267,7 +267,7 @@ FORMULAS = (
         ({"num_sms": 132}, 132, "vLLM 0.32.0, read"),
         component="FlashMLA builder",
         source="vLLM 0.32.0, v1/attention/backends/mla/flashmla.py, cg_buf_tile_scheduler_metadata",
-        speakers=("FlashMLAMetadataBuilder",),
+        source_prefixes=("FlashMLAMetadataBuilder",),
     ),
     counted(
         "flashmla.tile_rows",
@@ -280,7 +280,7 @@ FORMULAS = (
         ({"num_sms": 132, "tiles_of_heads": 2}, 66, "FlashMLA, read: 128 heads in tiles of 64"),
         component="FlashMLA's planner",
         source="FlashMLA, csrc/extension/sm90/dense_fp8/pybind.cpp, get_mla_decoding_metadata_dense_fp8",
-        speakers=("FlashMLA's planner",),
+        source_prefixes=("FlashMLA's planner",),
     ),
     # Multimodal and mixture of experts.
     counted(
@@ -290,7 +290,7 @@ FORMULAS = (
         ({"encoder_cache_size": 4800, "max_tokens_per_mm_item": 4096}, 4800, "vllm-project/vllm#34040"),
         component="encoder cache",
         source="vLLM 0.32.0, v1/core/encoder_cache_manager.py, compute_mm_encoder_budget",
-        speakers=("encoder cache",),
+        source_prefixes=("encoder cache",),
         unit="tokens",
     ),
     counted(
@@ -300,7 +300,7 @@ FORMULAS = (
         ({"num_speculative_tokens": 4, "max_num_seqs": 128}, 640, "sgl-project/sglang#28914"),
         component="a full decode batch with its drafts",
         source="sgl-project/sglang#28914; vLLM 0.32.0, fused_moe/all2all_utils.py",
-        speakers=("decode batch",),
+        source_prefixes=("decode batch",),
         unit="tokens",
     ),
 )

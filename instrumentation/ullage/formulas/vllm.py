@@ -31,7 +31,7 @@ RUNNER_TABLE_WIDTH = Formula(
             {"max_model_len": 512, "block_size": 32}, (16,), "vLLM 0.32.0 on CPU, BlockTable.max_num_blocks_per_req"
         ),
     ),
-    speakers=("runner block table", "model runner"),
+    source_prefixes=("runner block table", "model runner"),
 )
 
 RUNNER_TABLE_WIDTH_OF_A_RANK = Formula(
@@ -54,7 +54,7 @@ RUNNER_TABLE_WIDTH_OF_A_RANK = Formula(
         ),
     ),
     when="decode context parallelism",
-    speakers=("runner block table", "model runner"),
+    source_prefixes=("runner block table", "model runner"),
 )
 
 INDEXER_TABLE_WIDTH = Formula(
@@ -74,7 +74,7 @@ INDEXER_TABLE_WIDTH = Formula(
         Vector({"max_model_len": 350_000, "block_size": 64}, (5469,), "vllm-project/vllm#46074"),
     ),
     when="sparse attention",
-    speakers=("sparse-attention indexer", "DeepseekV32IndexerMetadataBuilder"),
+    source_prefixes=("sparse-attention indexer", "DeepseekV32IndexerMetadataBuilder"),
 )
 
 INDEXER_TABLE_WIDTH_OF_A_RANK = Formula(
@@ -97,7 +97,7 @@ INDEXER_TABLE_WIDTH_OF_A_RANK = Formula(
         ),
     ),
     when="sparse attention with decode context parallelism",
-    speakers=("sparse-attention indexer", "DeepseekV32IndexerMetadataBuilder"),
+    source_prefixes=("sparse-attention indexer", "DeepseekV32IndexerMetadataBuilder"),
 )
 
 INDEXER_TABLE_WIDTH_GIVEN = Formula(
@@ -114,7 +114,7 @@ INDEXER_TABLE_WIDTH_GIVEN = Formula(
     source="vLLM 0.32.0, v1/worker/utils.py, AttentionGroup.create_metadata_builders: the width is handed over",
     tests=(Vector({"max_model_len": 200_000, "block_size": 64}, (3126,), "vLLM 0.32.0, read"),),
     when="sparse attention",
-    speakers=("sparse-attention indexer", "DeepseekV32IndexerMetadataBuilder"),
+    source_prefixes=("sparse-attention indexer", "DeepseekV32IndexerMetadataBuilder"),
 )
 
 TABLE_REACH = Formula(
@@ -130,7 +130,7 @@ TABLE_REACH = Formula(
     terms=((Term("start", "columns", "base"), Term("multiply", "block_size", "unit")),),
     source="vLLM 0.32.0, v1/worker/block_table.py, BlockTable.compute_slot_mapping",
     tests=(Vector({"columns": 410, "block_size": 128}, (52_480,), "vllm-project/vllm#54359"),),
-    speakers=("runner block table",),
+    source_prefixes=("runner block table",),
 )
 
 REQUEST_REACH = Formula(
@@ -146,7 +146,7 @@ REQUEST_REACH = Formula(
     terms=((Term("start", "max_model_len", "base"),),),
     source="vLLM 0.32.0, v1/core/sched/scheduler.py, Scheduler.max_model_len",
     tests=(Vector({"max_model_len": 262_144}, (262_144,), "vllm-project/vllm#54359"),),
-    speakers=("model runner",),
+    source_prefixes=("model runner",),
 )
 
 CAPTURE_REACH = Formula(
@@ -163,7 +163,7 @@ CAPTURE_REACH = Formula(
     source="vLLM 0.33.0, v1/worker/gpu_model_runner.py, _dummy_run: sequence lengths of a full graph",
     tests=(Vector({"max_cudagraph_capture_size": 4128}, (4128,), "vllm-project/vllm#53658"),),
     when="full CUDA graphs",
-    speakers=("graph capture",),
+    source_prefixes=("graph capture",),
 )
 
 MAMBA_TABLE_WIDTH = Formula(
@@ -180,7 +180,7 @@ MAMBA_TABLE_WIDTH = Formula(
     source="vLLM 0.32.0, v1/kv_cache_interface.py, MambaSpec.max_num_blocks_per_req without a prefix cache",
     tests=(Vector({"num_speculative_blocks": 3}, (4,), "vLLM 0.32.0, read"),),
     when="Mamba or another state-space model",
-    speakers=("state table",),
+    source_prefixes=("state table",),
 )
 
 FORMULAS = (

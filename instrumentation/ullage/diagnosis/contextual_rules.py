@@ -1,4 +1,4 @@
-"""Causes that no edit of a formula gives: what the two sides are, and when they spoke. A rule has case and counter."""
+"""Causes that no transformation of a formula gives: they follow from what the two sides are, and from their order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ullage.diagnosis import vocabulary
-from ullage.diagnosis.bases import bases
-from ullage.diagnosis.edits import Case
+from ullage.diagnosis.candidate_formulas import candidate_formulas
 from ullage.diagnosis.finding import Cause
 from ullage.diagnosis.priors import log_prior
-from ullage.formulas import say
+from ullage.diagnosis.transformations import Case
+from ullage.formulas import format_terms
 from ullage.segment.agreement import AT_LEAST, REQUIRES
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ NARROW_FIT = 1 / 2
 
 
 @dataclass(frozen=True)
-class Circumstance:
+class ContextualRule:
     """One way in which two sides come to differ.
 
     Attributes:
         cause: Its class among the priors.
-        judge: Says what happened and how much freedom that took, if it fits the two sides.
+        judge: Describes what happened and how much freedom that took, if it fits the two sides.
         case: Sizes that it explains; ``counter``: sizes nearby that it does not. The second side requires its size.
     """
 
@@ -50,9 +50,9 @@ class Circumstance:
     counter: Case
 
 
-def circumstances(pair: Pair) -> Iterator[Cause]:
+def contextual_rules(pair: Pair) -> Iterator[Cause]:
     """Yield what fits."""
-    for rule in CIRCUMSTANCES:
+    for rule in CONTEXTUAL_RULES:
         judged = rule.judge(pair)
         if judged is not None:
             words, fit, tries = judged
@@ -61,7 +61,7 @@ def circumstances(pair: Pair) -> Iterator[Cause]:
 
 
 def _builds(pair: Pair) -> Judged:
-    """Hold versions and implementations against each other."""
+    """Compare versions and implementations."""
     ours, theirs = pair.provider.inputs, pair.requirement.inputs
     for name in sorted(ours.keys() & theirs.keys()):
         if name.endswith(vocabulary.BUILDS) and ours[name] != theirs[name]:
@@ -83,13 +83,17 @@ def _more_than_foreseen(pair: Pair) -> Judged:
     words = f"{pair.requirement.source} needs {need}, more than the worst case that {pair.provider.source} assumed"
     if not _numbers(inputs) or any(inputs.get(name) == need for name in vocabulary.OBSERVED):
         return f"{words} ({have})", GENERAL_FIT, 1
-    assumed = [base for base in bases(pair.contract, pair.dim, pair.provider.inputs, have) if base.uses]
-    needed = [base for base in bases(pair.contract, pair.dim, inputs, need) if base.uses]
-    needed = [base for base in needed if base.formula is not None or len(base.terms) == 1]
+    assumed = [
+        candidate
+        for candidate in candidate_formulas(pair.contract, pair.dim, pair.provider.inputs, have)
+        if candidate.uses
+    ]
+    needed = [candidate for candidate in candidate_formulas(pair.contract, pair.dim, inputs, need) if candidate.uses]
+    needed = [candidate for candidate in needed if candidate.formula is not None or len(candidate.terms) == 1]
     if pair.relation != AT_LEAST or not assumed or not needed:
         return None
-    words = f"{words}: {say(assumed[0].terms)} = {have}, and {say(needed[0].terms)} = {need} can come"
-    return words, GENERAL_FIT, min(base.tries for base in assumed)
+    words = f"{words}: {format_terms(assumed[0].terms)} = {have}, and {format_terms(needed[0].terms)} = {need} can come"
+    return words, GENERAL_FIT, min(candidate.tries for candidate in assumed)
 
 
 def _constant(pair: Pair) -> Judged:
@@ -99,16 +103,20 @@ def _constant(pair: Pair) -> Judged:
         (pair.provider, have, pair.requirement, need),
         (pair.requirement, need, pair.provider, have),
     ):
-        own = bases(pair.contract, pair.dim, claim.inputs, size)
-        named = [base for base in own if base.formula is not None and not base.uses]
+        own = candidate_formulas(pair.contract, pair.dim, claim.inputs, size)
+        named = [candidate for candidate in own if candidate.formula is not None and not candidate.uses]
         round_number = not _numbers(claim.inputs) and size >= 8 and (size & (size - 1) == 0 or size % MIB == 0)
-        following = [base for base in bases(pair.contract, pair.dim, other.inputs, against) if base.uses]
+        following = [
+            candidate
+            for candidate in candidate_formulas(pair.contract, pair.dim, other.inputs, against)
+            if candidate.uses
+        ]
         if not following or not (named or round_number):
             continue
         number = f"{size / MIB:g} MiB" if size % MIB == 0 else str(size)
         computed = f"{other.source} computes {against} from {', '.join(following[0].uses)}"
         words = f"{claim.source} has a constant, {number}; {computed}"
-        return words, 1.0 if named else ROUND_FIT, min(base.tries for base in following)
+        return words, 1.0 if named else ROUND_FIT, min(candidate.tries for candidate in following)
     return None
 
 
@@ -159,7 +167,7 @@ def _narrow(pair: Pair) -> Judged:
     if not columns or columns * block != have or reaches_a_request or need not in pair.requirement.inputs.values():
         return None
     words = (
-        f"{pair.provider.source} has {columns} columns of {block} tokens; whoever looks up position {have} or later "
+        f"{pair.provider.source} has {columns} columns of {block} tokens; a lookup at position {have} or later "
         f"reads past its row, and nothing checks that"
     )
     return words, NARROW_FIT, 1
@@ -222,8 +230,8 @@ _DRAFT = {"draft_max_position_embeddings": 2048}
 _TARGET = {"max_model_len": 8192, "target_max_position_embeddings": 16_384}
 _KPOOL = {"columns": 410, "block_size": 128, "manager_block_size": 640}
 
-CIRCUMSTANCES = (
-    Circumstance(
+CONTEXTUAL_RULES = (
+    ContextualRule(
         "version skew",
         "version skew",
         _builds,
@@ -232,7 +240,7 @@ CIRCUMSTANCES = (
         Case((5, 9), ({"engine_version": "0.11"}, {"engine_version": "0.32"})),
         Case((5, 9), ({"engine_version": "0.32"}, {"engine_version": "0.32"})),
     ),
-    Circumstance(
+    ContextualRule(
         "static assumption",
         "static assumption",
         _more_than_foreseen,
@@ -241,7 +249,7 @@ CIRCUMSTANCES = (
         Case((512, 640), ({"worst_case": 512}, {})),
         Case((512, 640), ({"worst_case": 512}, {"batch": 7})),
     ),
-    Circumstance(
+    ContextualRule(
         "hard-coded constant",
         "hard-coded constant",
         _constant,
@@ -250,7 +258,7 @@ CIRCUMSTANCES = (
         Case((1024, 512), ({}, {"index_topk": 512})),
         Case((1000, 512), ({}, {"index_topk": 512})),
     ),
-    Circumstance(
+    ContextualRule(
         "warm-up gap",
         "warm-up gap",
         _locked,
@@ -259,7 +267,7 @@ CIRCUMSTANCES = (
         Case((3_208_640, 12_582_912), ({"locked": True}, {"bytes": 12_582_912})),
         Case((3_208_640, 12_582_912), ({"bytes": 3_208_640}, {"bytes": 12_582_912})),
     ),
-    Circumstance(
+    ContextualRule(
         "index width",
         "integer overflow",
         _index_width,
@@ -268,7 +276,7 @@ CIRCUMSTANCES = (
         Case((7768, 9000), ({"block_stride": 276_480}, {"num_gpu_blocks": 9000})),
         Case((7770, 9000), ({"block_stride": 276_480}, {"num_gpu_blocks": 9000})),
     ),
-    Circumstance(
+    ContextualRule(
         "foreign limit",
         "foreign input",
         _foreign_limit,
@@ -277,7 +285,7 @@ CIRCUMSTANCES = (
         Case((2048, 8192), (_DRAFT, _TARGET)),
         Case((2048, 8192), (_DRAFT, {"max_model_len": 8192, "target_max_position_embeddings": 4096})),
     ),
-    Circumstance(
+    ContextualRule(
         "graph coverage",
         "alignment",
         _graph_coverage,
@@ -286,7 +294,7 @@ CIRCUMSTANCES = (
         Case((8, 12), ({"max_cudagraph_capture_size": 8}, {"max_num_seqs": 12})),
         Case((8, 12), ({"max_cudagraph_capture_size": 16}, {"max_num_seqs": 12})),
     ),
-    Circumstance(
+    ContextualRule(
         "kernel page",
         "unit confusion",
         _kernel_page,
@@ -295,7 +303,7 @@ CIRCUMSTANCES = (
         Case((52_480, 262_144), (_KPOOL, {"max_model_len": 262_144})),
         Case((52_480, 262_144), (_KPOOL | {"manager_block_size": 256}, {"max_model_len": 262_144})),
     ),
-    Circumstance(
+    ContextualRule(
         "past the table",
         "no bounds check",
         _past_the_table,
@@ -304,7 +312,7 @@ CIRCUMSTANCES = (
         Case((12, 13), ({"rows": 3, "columns": 4}, {})),
         Case((13, 14), ({"rows": 3, "columns": 4}, {})),
     ),
-    Circumstance(
+    ContextualRule(
         "narrow table",
         "no bounds check",
         _narrow,

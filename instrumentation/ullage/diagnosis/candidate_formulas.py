@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 CONSTANTS = (2, 4, 8, 16, 32, 64, 128)
 MIB = 2**20
 MAX_INPUTS = 12
-MAX_BASES = 32
+MAX_CANDIDATES = 32
 """Simple expressions that are followed up: inputs that are all equal, or a size of 1, are given by a hundred."""
 
 
-class Base(NamedTuple):
+class Candidate(NamedTuple):
     """A formula that gives one side's number.
 
     Attributes:
@@ -36,30 +36,32 @@ class Base(NamedTuple):
     formula: Formula | None = None
 
 
-def bases(quantity: str, dim: int, inputs: Inputs, size: int) -> list[Base]:
+def candidate_formulas(quantity: str, dim: int, inputs: Inputs, size: int) -> list[Candidate]:
     """Return the formulas that give ``size``, those known for ``quantity`` before simple expressions of the inputs.
 
     An expression with a constant in it counts only if none without gives the size. Without inputs, it is the size
     itself.
     """
     named = [
-        Base(formula.terms[dim], _names(formula.terms[dim]), 1, formula)
+        Candidate(formula.terms[dim], _names(formula.terms[dim]), 1, formula)
         for formula in known(quantity, dim, inputs)
         if evaluate(formula.terms[dim], inputs) == size
     ]
     if not inputs and not named:
-        return [Base((Term("start", size, "size"),), (), 1)]
+        return [Candidate((Term("start", size, "size"),), (), 1)]
     simple = list(_expressions(inputs))
     fitting = [terms for terms in simple if evaluate(terms, inputs) == size]
     made_up = [
-        Base(terms, _names(terms), len(simple))
+        Candidate(terms, _names(terms), len(simple))
         for terms in fitting
         if all(terms != known_one.terms for known_one in named)
     ]
     if named or made_up:
-        return [*named, *made_up[:MAX_BASES]]
+        return [*named, *made_up[:MAX_CANDIDATES]]
     more = list(derived(inputs))
-    return [base._replace(tries=len(more)) for base in more if evaluate(base.terms, inputs) == size][:MAX_BASES]
+    return [candidate._replace(tries=len(more)) for candidate in more if evaluate(candidate.terms, inputs) == size][
+        :MAX_CANDIDATES
+    ]
 
 
 def known(quantity: str, dim: int, inputs: Inputs) -> list[Formula]:
@@ -71,9 +73,9 @@ def known(quantity: str, dim: int, inputs: Inputs) -> list[Formula]:
     ]
 
 
-def spoken(formula: Formula, source: str) -> bool:
+def matches_source(formula: Formula, source: str) -> bool:
     """Return whether it is what ``source`` computes."""
-    return source.startswith(formula.speakers) if formula.speakers else False
+    return source.startswith(formula.source_prefixes) if formula.source_prefixes else False
 
 
 def holds(versions: str, version: object) -> bool:
@@ -96,14 +98,14 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
-def derived(inputs: Inputs) -> Iterator[Base]:
+def derived(inputs: Inputs) -> Iterator[Candidate]:
     """Yield the simple expressions of the inputs, and those with one constant in them."""
     for terms in _expressions(inputs):
-        yield Base(terms, _names(terms), 1)
+        yield Candidate(terms, _names(terms), 1)
     for name in _sizes(inputs):
-        yield Base((Term("start", name, "base"), Term("multiply", MIB, "unit")), (name,), 1)
+        yield Candidate((Term("start", name, "base"), Term("multiply", MIB, "unit")), (name,), 1)
         for constant in CONSTANTS:
-            yield Base((Term("start", name, "base"), Term("floor_div", constant, "divisor")), (name,), 1)
+            yield Candidate((Term("start", name, "base"), Term("floor_div", constant, "divisor")), (name,), 1)
 
 
 def _expressions(inputs: Inputs) -> Iterator[Terms]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from judging import judge, rules, table
 
-from ullage.diagnosis import two_edits
-from ullage.diagnosis.edits import EDITS
+from ullage.diagnosis import pair_transformations
+from ullage.diagnosis.transformations import TRANSFORMATIONS
 from ullage.formulas import evaluate
 
 DRAFTED = {"num_lookahead_tokens": 60}
@@ -42,7 +42,7 @@ TWO_FAULTS = {
 
 
 def pairs(finding):
-    """The rules of the rivals that take two edits."""
+    """The rules of the rivals that take two transformations."""
     return [rule for rule in rules(finding) if " and " in rule]
 
 
@@ -70,7 +70,7 @@ def test_each_of_the_two_is_found_alone_where_the_other_is_missing(faults):
         assert pairs(finding) == []
 
 
-def test_it_does_not_matter_which_side_was_edited():
+def test_it_does_not_matter_which_side_was_transformed():
     have, need, ours, theirs = TWO_FAULTS["look-ahead and rounding"][0]
 
     assert rules(judge(need, have, theirs, ours))[0] == "look-ahead and rounding"
@@ -100,9 +100,9 @@ def test_two_inputs_that_differ_are_one_cause_that_names_both():
     assert "block_size is 16 for provider, 32 for requirement" in finding.text
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.id)
-def test_where_one_edit_does_no_pair_is_tried(edit):
-    assert pairs(judge(*edit.case.sizes, *edit.case.inputs)) == []
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS, ids=lambda transformation: transformation.id)
+def test_where_one_transformation_does_no_pair_is_tried(transformation):
+    assert pairs(judge(*transformation.case.sizes, *transformation.case.inputs)) == []
 
 
 def test_a_term_that_was_changed_is_not_changed_again():
@@ -116,7 +116,7 @@ def test_a_term_that_was_changed_is_not_changed_again():
 
 
 @pytest.mark.parametrize("need", range(3_301, 4_600, 101))
-def test_two_edits_are_no_explanation_of_just_any_two_sizes(need):
+def test_two_transformations_are_no_explanation_of_just_any_two_sizes(need):
     inputs = table(200_000) | {"max_num_seqs": 256, "max_num_batched_tokens": 8192} | DRAFTED
 
     finding = judge(3125, need, inputs, inputs, contract="block_table.width")
@@ -131,12 +131,12 @@ def test_two_values_that_nobody_recorded_explain_nothing():
 
 def test_how_many_pairs_are_tried_is_bounded(monkeypatch):
     case = TWO_FAULTS["look-ahead and rounding"][0]
-    monkeypatch.setattr(two_edits, "MAX_TRIED", 20)
+    monkeypatch.setattr(pair_transformations, "MAX_TRIED", 20)
 
     assert pairs(judge(*case)) == []
 
 
 def test_no_advice_is_given_twice():
-    advice = [text for edit in EDITS for text in (edit.advice, edit.avoid)]
+    advice = [text for transformation in TRANSFORMATIONS for text in (transformation.advice, transformation.avoid)]
 
     assert len(set(advice)) == len(advice)

@@ -1,4 +1,4 @@
-"""Edits: the ways in which one formula turns into another by mistake. A rule is an edit, a case, a counter-case."""
+"""Transformations: the ways in which one formula turns into another by mistake, each with a case and a counter-case."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FACTORS = (2, 4, 8, 16, 32, 64, 128)
 
 
 class Variant(NamedTuple):
-    """A formula after an edit, and the words for what the edit did.
+    """A formula after a transformation, and the words for what the transformation did.
 
     Attributes:
-        free: The unrecorded value that was tried; None if the edit had no choice.
-        uses: Recorded inputs that the edit uses.
+        free: The unrecorded value that was tried; None if the transformation had no choice.
+        uses: Recorded inputs that the transformation uses.
     """
 
     terms: Terms
@@ -44,15 +44,15 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Edit:
+class Transformation:
     """One way to go wrong.
 
     Attributes:
         cause: Its class among the priors.
-        variants: ``variants(terms, inputs)``: all that the edit can make of a formula.
+        variants: ``variants(terms, inputs)``: all that the transformation can make of a formula.
         advice: What to do.
         avoid: What not to do.
-        records: Inputs that would decide, where the edit was free to choose a value.
+        records: Inputs that would decide, where the transformation was free to choose a value.
         case: Sizes that it explains; ``counter``: sizes nearby that it does not.
     """
 
@@ -137,7 +137,7 @@ def _off_by_one(terms: Terms, _inputs: Inputs) -> Iterator[Variant]:
 
 
 def _reserved(terms: Terms, inputs: Inputs) -> Iterator[Variant]:
-    """Count only what is left beside reserved places."""
+    """Count only the places that are not reserved."""
     for name, value in inputs.items():
         if name.startswith("reserved") and isinstance(value, int) and not _in(terms, name):
             yield Variant((*terms, Term("add", -value, "reserved")), f"{value} ({name}) cannot be used", uses=(name,))
@@ -214,8 +214,8 @@ _TABLE = {"max_model_len": 200_000, "block_size": 64}
 _MILLION = {"max_model_len": 1_048_576, "block_size": 64}
 _GRAPH = {"max_num_seqs": 16, "max_cudagraph_capture_size": 32}
 
-EDITS = (
-    Edit(
+TRANSFORMATIONS = (
+    Transformation(
         "look-ahead",
         "look-ahead",
         _look_ahead,
@@ -225,7 +225,7 @@ EDITS = (
         Case((5469, 5470), ({"max_model_len": 350_000, "block_size": 64},) * 2),
         records=("num_lookahead_tokens",),
     ),
-    Edit(
+    Transformation(
         "rounding",
         "two formulas",
         _rounding,
@@ -234,7 +234,7 @@ EDITS = (
         Case((1562, 1563), ({"max_model_len": 100_000, "block_size": 64},) * 2),
         Case((1562, 1564), ({"max_model_len": 100_000, "block_size": 64},) * 2),
     ),
-    Edit(
+    Transformation(
         "token alignment",
         "alignment",
         _token_alignment,
@@ -243,7 +243,7 @@ EDITS = (
         Case((5469, 5470), ({"max_model_len": 350_000, "block_size": 64},) * 2),
         Case((1250, 1251), ({"max_model_len": 80_000, "block_size": 64},) * 2),
     ),
-    Edit(
+    Transformation(
         "padding",
         "alignment",
         _padding,
@@ -252,7 +252,7 @@ EDITS = (
         Case((295, 296), ({"rows": 295}, {"rows": 295})),
         Case((295, 297), ({"rows": 295}, {"rows": 295})),
     ),
-    Edit(
+    Transformation(
         "graph padding",
         "alignment",
         _graph_padding,
@@ -261,7 +261,7 @@ EDITS = (
         Case((16, 32), (_GRAPH, _GRAPH)),
         Case((16, 31), (_GRAPH, _GRAPH)),
     ),
-    Edit(
+    Transformation(
         "off by one",
         "off by one",
         _off_by_one,
@@ -270,7 +270,7 @@ EDITS = (
         Case((240, 241), ({"max_num_seqs": 60, "tokens": 4}, {"max_num_seqs": 60, "tokens": 4})),
         Case((240, 242), ({"max_num_seqs": 60, "tokens": 4}, {"max_num_seqs": 60, "tokens": 4})),
     ),
-    Edit(
+    Transformation(
         "reserved slot",
         "reserved slot",
         _reserved,
@@ -279,7 +279,7 @@ EDITS = (
         Case((0, 1), ({"size": 1, "reserved_slots": 1}, {"size": 1})),
         Case((0, 1), ({"size": 2, "reserved_slots": 1}, {"size": 1})),
     ),
-    Edit(
+    Transformation(
         "unit",
         "unit confusion",
         _unit,
@@ -288,7 +288,7 @@ EDITS = (
         Case((512, 8192), ({"max_model_len": 8192, "block_size": 16}, {"max_model_len": 8192, "block_size": 16})),
         Case((512, 8191), ({"max_model_len": 8192, "block_size": 16}, {"max_model_len": 8192, "block_size": 16})),
     ),
-    Edit(
+    Transformation(
         "limit of something else",
         "unit confusion",
         _other_count,
@@ -297,7 +297,7 @@ EDITS = (
         Case((64, 128), ({"max_num_seqs": 64}, {"num_query_tokens": 128})),
         Case((64, 128), ({"max_num_seqs": 64}, {"max_running_requests": 128})),
     ),
-    Edit(
+    Transformation(
         "context-parallel divisor",
         "two formulas",
         _divisor,
@@ -307,7 +307,7 @@ EDITS = (
         Case((16_384, 8193), ({**_MILLION, "dcp": 2}, _MILLION)),
         records=("decode_context_parallel_size",),
     ),
-    Edit(
+    Transformation(
         "foreign input",
         "foreign input",
         _foreign,
