@@ -1,15 +1,16 @@
-"""Formulas give what was seen; FlashAttention's facts are derived as each side derives them."""
+"""Formulas give what was seen."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 
 from ullage.diagnosis.candidate_formulas import apart, holds
+from ullage.engines.vllm.flash_attention import metadata_size
 from ullage.formulas import Term, evaluate, format_terms, quantity
 from ullage.formulas.catalogue import BY_ID, FORMULAS, PAIRS
-from ullage.formulas.flash_attention import SPLITS, VECTORS, planned, swizzles, wanted
-
-CAUSAL_DECODE = {"causal": True, "seqlen_q": 1, "seqlen_k": 4096, "head_dim": 128, "paged": True}
+from ullage.formulas.flash_attention import SPLITS, VECTORS
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.id)
@@ -80,72 +81,11 @@ def test_eras_are_apart_if_no_version_is_in_both():
     assert not apart(VECTORS, VECTORS)
 
 
-# -- FlashAttention-3 -----------------------------------------------------------------------------------------------
+# -- what the hook computes for itself ------------------------------------------------------------------------------
 
 
-def sizes(era, *, batch, num_splits, swizzled=True, varlen=True, formula=VECTORS, **options):
-    ours = planned(era=era, batch=batch, num_splits=num_splits, swizzled=swizzled, **options)
-    theirs = wanted(era=era, batch=batch, num_splits=num_splits, swizzled=swizzled, varlen=varlen, **options)
-    return formula.size(ours), formula.size(theirs)
+@pytest.mark.parametrize("facts", list(product((0, 1), (0, 1), (0, 1), (0, 1), (4, 256))))
+def test_the_hook_sizes_scheduler_metadata_as_its_formula_does(facts):
+    known = dict(zip(("varlen", "dynamic_split", "head_swizzle", "semaphore", "padded_batch"), facts, strict=True))
 
-
-@pytest.mark.parametrize("batch", [1, 4, 5, 256, 992, 993])
-@pytest.mark.parametrize("num_splits", [1, 32])
-@pytest.mark.parametrize("swizzled", [False, True])
-def test_with_lengths_of_each_sequence_planner_and_kernel_agree(batch, num_splits, swizzled):
-    have, need = sizes("C", batch=batch, num_splits=num_splits, swizzled=swizzled)
-
-    assert have == need
-    vectors = 1 + swizzled + (num_splits > 1 and batch <= 992)
-    assert have == (1 + -(-batch // 4) * 4 * vectors,)
-
-
-def test_without_them_the_kernel_wants_5_of_9():
-    assert sizes("C", batch=4, num_splits=1, varlen=False) == ((9,), (5,))
-
-
-@pytest.mark.parametrize(("batch", "size"), [(8, 9), (1, 2), (993, 1)])
-def test_the_first_era_has_a_number_for_each_sequence(batch, size):
-    assert sizes("A", batch=batch, num_splits=0, formula=SPLITS) == ((size,), (size,))
-
-
-def test_in_the_second_era_one_split_needs_no_numbers():
-    assert sizes("B", batch=8, num_splits=1, formula=SPLITS) == ((1,), (1,))
-    assert sizes("B", batch=8, num_splits=0, formula=SPLITS) == ((9,), (9,))
-    assert sizes("B", batch=8, num_splits=0, varlen=False, formula=SPLITS) == ((9,), (1,))
-
-
-def test_before_hopper_the_semaphore_follows_from_the_arguments():
-    assert sizes("C", batch=4, num_splits=1, swizzled=False, arch=89) == ((4,), (4,))
-    assert sizes("C", batch=4, num_splits=2, swizzled=False, arch=89) == ((9,), (9,))
-    assert sizes("C", batch=4, num_splits=1, swizzled=True, varlen=False, arch=89) == ((8,), (5,))
-
-
-def test_what_a_heuristic_chooses_is_not_judged():
-    facts = planned(era="C", batch=4, num_splits=0, swizzled=True)
-
-    assert "dynamic_split" not in facts
-    assert VECTORS.size(facts) is None
-
-
-def test_what_is_not_known_of_causal_is_not_judged():
-    assert swizzles(**CAUSAL_DECODE | {"causal": None}) is None
-    assert "head_swizzle" not in planned(era="C", batch=4, num_splits=1, swizzled=None)
-
-
-@pytest.mark.parametrize(
-    ("changed", "swizzled"),
-    [
-        ({}, True),
-        ({"head_dim": 64}, False),
-        ({"head_dim": 256}, False),
-        ({"paged": False}, False),
-        ({"seqlen_q": 2, "head_dim": 64}, True),
-        ({"causal": False}, False),
-        ({"causal": False, "window": (1023, 0)}, True),
-        ({"causal": False, "window": (4095, -1)}, False),
-        ({"window": (5000, 5000), "head_dim": 256}, False),
-    ],
-)
-def test_heads_are_swizzled_for_causal_and_local_attention_as_it_is_normalised(changed, swizzled):
-    assert swizzles(**CAUSAL_DECODE | changed) is swizzled
+    assert (metadata_size(known),) == VECTORS.size(known)

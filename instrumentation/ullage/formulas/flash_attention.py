@@ -1,21 +1,8 @@
-"""FlashAttention-3's scheduler metadata: what its planner makes and what its kernel wants, in each era.
-
-Both sides derive the same few facts from their own arguments, and each can get one wrong; so the formulas are over
-these facts, and ``planned`` and ``wanted`` derive them as each side does. Only plain values: a caller that holds a
-tensor for ``causal`` leaves it out (None), and what depends on it is not judged.
-"""
+"""FlashAttention-3's scheduler metadata: what its planner makes and what its kernel wants, in each era."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
 from ullage.formulas import Formula, Input, Term, Vector
-
-Era = Literal["A", "B", "C"]
-Facts = dict[str, Any]
-
-MAX_BATCH_OF_ONE_CTA = 992
-HOPPER = 90
 
 _FLAG = (0, 1)
 _VARLEN = Input("varlen", domain=_FLAG)
@@ -164,68 +151,3 @@ WORST_CASE = Formula(
 )
 
 FORMULAS = (VECTORS, SPLITS, PERSISTENT, PERSISTENT_BEFORE, WORST_CASE)
-
-
-def swizzles(
-    *,
-    causal: bool | None,
-    window: tuple[int, int] = (-1, -1),
-    seqlen_q: int,
-    seqlen_k: int,
-    head_dim: int,
-    paged: bool,
-) -> bool | None:
-    """Return whether heads are swizzled: causal or local attention, after both sides normalised their arguments.
-
-    None if ``causal`` is not known (a tensor must not be evaluated).
-    """
-    if causal is None:
-        return None
-    left, right = window
-    left = -1 if left >= seqlen_k - 1 else left
-    right = -1 if right >= seqlen_q - 1 else right
-    if seqlen_q == 1 and left == right == -1 and (head_dim <= 64 or head_dim > 128 or not paged):
-        causal = False
-    if causal:
-        right = 0
-    return (left < 0 and right == 0) or left >= 0 or right >= 0
-
-
-def planned(*, era: Era, batch: int, num_splits: int | None, swizzled: bool | None, arch: int = HOPPER) -> Facts:
-    """Return the facts that the planner's size follows from.
-
-    Args:
-        era: ``A`` from 6d21ae21 (2025-03), ``B`` from 2d3b7508 (2025-08), ``C`` from 5824e6e2 (2026-01).
-        batch: Sequences.
-        num_splits: As passed; 0 lets a heuristic choose, and None is the choice of one that is not known here.
-        swizzled: As ``swizzles`` returns.
-        arch: Compute capability, 90 for 9.0.
-    """
-    small = batch <= MAX_BATCH_OF_ONE_CTA
-    if era != "C":
-        split = small if era == "A" else small and num_splits != 1
-        return {"batch": batch, "dynamic_split": int(split), "semaphore": 1}
-    split_in_c = None if not num_splits else small and num_splits > 1
-    semaphore = arch >= HOPPER or bool(split_in_c)
-    return _facts(batch, varlen=True, semaphore=semaphore, dynamic_split=split_in_c, head_swizzle=swizzled)
-
-
-def wanted(
-    *, era: Era, batch: int, num_splits: int | None, swizzled: bool | None, varlen: bool, arch: int = HOPPER
-) -> Facts:
-    """Return the facts that the kernel's size follows from; ``varlen``: it is given lengths of each sequence."""
-    if era != "C":
-        split = batch <= MAX_BATCH_OF_ONE_CTA and (era == "A" or (num_splits != 1 and varlen))
-        return {"batch": batch, "dynamic_split": int(split), "semaphore": 1}
-    split_in_c = None if not num_splits else varlen and batch <= MAX_BATCH_OF_ONE_CTA and num_splits > 1
-    if arch >= HOPPER:
-        semaphore = varlen or (bool(swizzled) and num_splits == 1)
-    else:
-        semaphore = (bool(swizzled) and not varlen) or bool(split_in_c)
-    return _facts(batch, varlen=varlen, semaphore=semaphore, dynamic_split=split_in_c, head_swizzle=swizzled)
-
-
-def _facts(batch: int, **flags: bool | None) -> Facts:
-    """Return the facts as numbers; without those that are not known."""
-    known = {name: int(flag) for name, flag in flags.items() if flag is not None}
-    return {"padded_batch": -(-batch // 4) * 4, **known}

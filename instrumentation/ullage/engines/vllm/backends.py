@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from ullage.engines.vllm._sizes import agreed, inputs, look_ahead_tokens, source
 from ullage.engines.vllm.builds import PROBE
 from ullage.engines.vllm.rows import TOKENS, largest_graph, shape_of
 from ullage.engines.vllm.tables import each_builder
-from ullage.formulas import evaluate, limits
 
 if TYPE_CHECKING:
     Args = tuple[Any, ...]
@@ -22,6 +22,8 @@ PAGES, WORKSPACE, TILES, TOKEN_INDEX = (
     "flashmla.tile_rows",
     "gdn.token_rows",
 )
+PREFILL_BYTES = 16
+"""vLLM 0.27.1, v1/attention/backends/flashinfer.py, FLASHINFER_PREFILL_WORKSPACE_BYTES_PER_ELEM."""
 HEADS_OF_A_TILE = 64
 """FlashMLA, csrc/extension/sm90/dense_fp8/pybind.cpp, get_mla_decoding_metadata_dense_fp8: block_size_m."""
 
@@ -66,7 +68,7 @@ def _claim_workspace(builder: Any, number: int, workspaces: list[int]) -> None:
         "num_qo_heads": getattr(builder, "num_qo_heads", None),
         "head_dim": getattr(builder, "head_dim", None),
     }
-    needed = evaluate(limits.FLASHINFER_ESTIMATE.terms[0], given)
+    needed = _workspace_estimate(given)
     if workspace is None or needed is None or not _estimates(builder) or builder.disable_split_kv:
         return
     if id(workspace) not in workspaces:
@@ -75,6 +77,15 @@ def _claim_workspace(builder: Any, number: int, workspaces: list[int]) -> None:
     contract = agreed(f"{WORKSPACE}/{which}" if which else WORKSPACE, own=True)
     contract.claim("FlashInfer workspace", (int(workspace.nbytes),), role="provides")
     contract.claim(f"{type(builder).__name__} {number}", (needed,), role="requires", inputs=given)
+
+
+def _workspace_estimate(given: dict[str, Any]) -> int | None:
+    """Return the bytes that a FlashInfer builder estimates for its prefills; None if a size is not known.
+
+    Source: vLLM 0.27.1, v1/attention/backends/flashinfer.py, _get_workspace_buffer: ``est``.
+    """
+    sizes = given.values()
+    return math.prod(sizes) * PREFILL_BYTES if all(isinstance(size, int) for size in sizes) else None
 
 
 def _estimates(builder: Any) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines._patch import Hook, argument
+from ullage.engines.vllm import flash_attention
 from ullage.engines.vllm._sizes import agreed, inputs, source
 from ullage.engines.vllm.builds import PROBE
-from ullage.formulas import evaluate, flash_attention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
-ERA: flash_attention.Era = "C"
-"""Of the FlashAttention that vLLM 0.17 and later build."""
 NO_WINDOW = (-1, -1)
 
 
@@ -79,16 +77,16 @@ def _planned(made: Any, args: Args, kwargs: Kwargs) -> None:
     }
     splits = kwargs["max_num_splits"] or None
     swizzled = flash_attention.swizzles(window=builder.aot_sliding_window or NO_WINDOW, **known)
-    planned = flash_attention.planned(era=ERA, batch=batch, num_splits=splits, swizzled=swizzled)
+    planned = flash_attention.planned(batch=batch, num_splits=splits, swizzled=swizzled)
     for window in _windows(builder):
         swizzled = flash_attention.swizzles(window=window, **known)
-        wanted = flash_attention.wanted(era=ERA, batch=batch, num_splits=splits, swizzled=swizzled, varlen=True)
+        wanted = flash_attention.wanted(batch=batch, num_splits=splits, swizzled=swizzled, varlen=True)
         _compare(int(made.shape[0]), planned, wanted)
 
 
 def _compare(size: int, planned: flash_attention.Facts, wanted: flash_attention.Facts) -> None:
     """Hold the size of what was made against the one that follows from what the kernel will be told."""
-    needed = evaluate(flash_attention.VECTORS.terms[0], wanted)
+    needed = flash_attention.metadata_size(wanted)
     if needed is not None:
         contract = agreed("attention.scheduler_metadata")
         contract.compare(size, needed, inputs=lambda: (planned, wanted), sources=("planner", "kernel"))
