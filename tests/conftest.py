@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
 from harness import ROOT, Program, Release, Sidecar, missing
+
+from ullage_sidecar.install_hook import install_hook
 
 MIN_FAULTS = 40
 FAULTS = pytest.StashKey()
@@ -57,6 +62,24 @@ def segments():
     path = Path(tempfile.mkdtemp(prefix="ullage-", dir="/dev/shm"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory):
+    """A directory for ``PYTHONPATH`` with the wheel's contents: both packages and the metadata of this source."""
+    target, packed = tmp_path_factory.mktemp("installation"), tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(packed)]
+    subprocess.run(build, check=True, cwd=ROOT, capture_output=True)
+    (wheel,) = packed.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(target)
+    return target
+
+
+@pytest.fixture
+def hook_alone(tmp_path):
+    """A directory for ``PYTHONPATH`` with what ``ullage install-hook`` copies into an engine's container."""
+    install_hook(tmp_path / "hook")
+    return tmp_path / "hook"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from ullage.claim_payload import SOURCE_BYTES, Terms, claim_payload
 from ullage.claim_record import ClaimRecord, Words
 from ullage.errors import ShapeViolation
 from ullage.exact import size
+from ullage.explanation import explanation
 from ullage.segment import layout, text
 from ullage.segment.agreement import (
     EQUAL,
@@ -272,18 +273,12 @@ class Contract:
         session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
 
     def _explained(self, actual: Claim, claim: Claim) -> ShapeViolation:
-        said = ""
-        causes: tuple[str, ...] = ()
-        with self._place:
-            from ullage.diagnosis.explain import explain  # noqa: PLC0415  only for an error that is about to be raised
-
-            finding = explain(self.name, actual, claim, relations=self.relations)
-            said, causes = f" {finding.text}", finding.causes
+        explained = explanation(self.name, actual, claim, self.relations)
         message = (
             f"{self.name}: {actual.source} {_say(actual)}, but {claim.source} {_say(claim)} "
-            f"({claim.role}, inputs {json.dumps(claim.inputs, default=str)}).{said}"
+            f"({claim.role}, inputs {json.dumps(claim.inputs, default=str)}). {explained.text}"
         )
-        return ShapeViolation(message, expected=claim, actual=actual, causes=causes)
+        return ShapeViolation(message.rstrip(), expected=claim, actual=actual, causes=explained.causes)
 
     def _payload(
         self, source: str, role: str, shape: Shape, inputs: Mapping[str, Any], dtype: str, flags: int

@@ -30,7 +30,7 @@ class ShapeViolation(RuntimeError):  # noqa: N818  the same
     Attributes:
         expected: The claim that it does not satisfy (``ullage.segment.agreement.Claim``): source, shape, inputs.
         actual: What the tensor is, in the same form.
-        causes: The likeliest causes, in words, the likeliest first.
+        causes: The likeliest causes in words, the likeliest first; empty where only the hook is installed.
     """
 
     def __init__(self, message: str, *, expected: Claim, actual: Claim, causes: tuple[str, ...]) -> None:

@@ -19,8 +19,11 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from ullage.segment.agreement import Claim, Disagreement
     from ullage.segment.snapshot import Snapshot
 
+MAX_EXPLAINED = 16
+"""Disagreements of a contract that are listed."""
 _HIGH_WATER = pytest.StashKey[dict[tuple[str, str], tuple[int, int]]]()
 _DIRECTORY = pytest.StashKey[Path]()
 _GUARD = pytest.StashKey["_Guard"]()
@@ -98,7 +101,7 @@ class _Guard:
         self._fails = fails
         snapshot = _snapshot()
         self._before = _violations(snapshot)
-        self._disagreements = set(_disagreements(snapshot))
+        self._disagreements = _disagreements(snapshot).keys()
 
     def violated(self) -> list[str]:
         """Say what was violated since, a line each."""
@@ -109,7 +112,8 @@ class _Guard:
             for (what, name), count in _violations(snapshot).items()
             if count > self._before.get((what, name), 0)
         ]
-        wrong += [text for text in _disagreements(snapshot) if text not in self._disagreements]
+        new = {text: found for text, found in _disagreements(snapshot).items() if text not in self._disagreements}
+        wrong += [_explained(text, *found) for text, found in new.items() if self._fails]
         return wrong if self._fails else []
 
     def _remember(self, snapshot: Snapshot | None) -> None:
@@ -150,12 +154,25 @@ def _last(snapshot: Snapshot | None, what: str, name: str) -> str:
     return f"worst index {buffer.worst_index}, capacity {buffer.capacity} {buffer.unit}"
 
 
-def _disagreements(snapshot: Snapshot | None) -> list[str]:
-    from ullage.diagnosis.joined import joined  # noqa: PLC0415
+def _disagreements(snapshot: Snapshot | None) -> dict[str, tuple[str, Disagreement, tuple[str, ...]]]:
+    """Return what each disagreement says, and of which contract it is, with its sides and the contract's relations."""
+    from ullage.segment.agreement import disagreements  # noqa: PLC0415
 
-    return [
-        f"contract {contract.name}: {found.provider.source} {list(found.provider.shape)}, "
-        f"{found.requirement.source} {list(found.requirement.shape)}. {finding.text}"
-        for contract in (joined([("", snapshot.claims)]) if snapshot is not None else ())
-        for found, finding in contract.findings()
-    ]
+    claims: dict[str, list[Claim]] = {}
+    relations: dict[str, tuple[str, ...]] = {}
+    for recorded in snapshot.claims if snapshot is not None else ():
+        relations[recorded.contract] = recorded.relation_signs
+        if not recorded.tally and not recorded.witness:
+            claims.setdefault(recorded.contract, []).append(recorded.stated())
+    return {
+        f"contract {name}: {found.provider.source} {list(found.provider.shape)}, "
+        f"{found.requirement.source} {list(found.requirement.shape)}.": (name, found, relations[name])
+        for name, stated in sorted(claims.items())
+        for found in disagreements(stated, relations[name])[:MAX_EXPLAINED]
+    }
+
+
+def _explained(text: str, contract: str, found: Disagreement, relations: tuple[str, ...]) -> str:
+    from ullage.explanation import explanation  # noqa: PLC0415
+
+    return f"{text} {explanation(contract, found.provider, found.requirement, relations).text}".rstrip()

@@ -10,17 +10,17 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ullage.diagnosis.joined import MAX_EXPLAINED
 from ullage.segment.layout import OCCUPANCY_STEPS, Kind, ProbeStatus
+from ullage_sidecar.diagnosis.joined import MAX_EXPLAINED
 from ullage_sidecar.rows import Rows
 from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ullage.diagnosis.joined import Contract
     from ullage.segment.agreement import Disagreement
     from ullage.segment.snapshot import Buffer
+    from ullage_sidecar.diagnosis.joined import Contract
     from ullage_sidecar.settings import Settings
     from ullage_sidecar.state import Life, State
 

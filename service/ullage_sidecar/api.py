@@ -10,9 +10,9 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
-from ullage.diagnosis.joined import MAX_EXPLAINED
 from ullage_sidecar.contract_models import ContractModel, contract_model
 from ullage_sidecar.deaths import deaths
+from ullage_sidecar.diagnosis.joined import MAX_EXPLAINED
 from ullage_sidecar.encoding import accepts_gzip
 from ullage_sidecar.models import (
     BuffersModel,

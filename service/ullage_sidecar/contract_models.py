@@ -9,8 +9,8 @@ from pydantic import BaseModel
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.diagnosis.joined import Contract
     from ullage.segment.agreement import Claim, Disagreement
+    from ullage_sidecar.diagnosis.joined import Contract
     from ullage_sidecar.rows import Rows
 
 MAX_CLAIMS = 64

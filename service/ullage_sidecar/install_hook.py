@@ -20,7 +20,7 @@ import ullage
 
 PACKAGE = "ullage"
 INFO = f"{PACKAGE}-{ullage.__version__}.dist-info"
-# What an engine loads. The command and the plugin for pytest, which the distribution also has, are not for it.
+# What an engine loads. The distribution's other entry points, and the sidecar's package that explains, stay behind.
 ENTRY_POINTS = "[vllm.general_plugins]\nullage = ullage.engines.vllm:register\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: ullage install-hook\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _HEADERS = ("Metadata-Version", "Name", "Summary", "License-Expression", "License-File", "Requires-Python")

@@ -27,9 +27,9 @@ from ullage_sidecar.totals import Tally
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ullage.diagnosis.joined import Contract
     from ullage.segment.snapshot import Buffer
     from ullage_sidecar.alarms import Key, Warning_
+    from ullage_sidecar.diagnosis.joined import Contract
     from ullage_sidecar.health import Ticks
     from ullage_sidecar.rows import Rows
     from ullage_sidecar.settings import Settings

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ullage.diagnosis.joined import Contract, by_contract, contract_of
 from ullage.segment.layout import ProbeStatus
 from ullage.segment.snapshot import UNKNOWN
+from ullage_sidecar.diagnosis.joined import Contract, by_contract, contract_of
 from ullage_sidecar.rows import Rows
 from ullage_sidecar.totals import Tally, added, remembered, tally_of
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import yaml
 
 from ullage.contracts import Contract
-from ullage.diagnosis.joined import joined
-from ullage.formulas.catalogue import BY_ID
 from ullage.segment import reader
 from ullage.session import session
+from ullage_sidecar.diagnosis.joined import joined
+from ullage_sidecar.formulas.catalogue import BY_ID
 
 HERE = Path(__file__).parent
 WHEN = {"start": "before traffic", "launch": "before the launch", "step": "same step", "after": "after"}

@@ -10,11 +10,11 @@ import pytest
 import suite
 from harness import ROOT
 
-from ullage.diagnosis.contextual_rules import CONTEXTUAL_RULES
-from ullage.diagnosis.priors import COUNTS
-from ullage.diagnosis.reports import REPORTS
-from ullage.diagnosis.transformations import TRANSFORMATIONS
-from ullage.formulas import quantity
+from ullage_sidecar.diagnosis.contextual_rules import CONTEXTUAL_RULES
+from ullage_sidecar.diagnosis.priors import COUNTS
+from ullage_sidecar.diagnosis.reports import REPORTS
+from ullage_sidecar.diagnosis.transformations import TRANSFORMATIONS
+from ullage_sidecar.formulas import quantity
 
 REACHED = {"cases": 80, "reported": 79, "true cause first": 66, "among three": 76}
 NUMERIC = {
@@ -24,7 +24,7 @@ NUMERIC = {
     "two eras": "version skew",
     "other formula": "two formulas",
 }
-DIAGNOSIS = ROOT / "instrumentation/ullage/diagnosis"
+DIAGNOSIS = ROOT / "service/ullage_sidecar/diagnosis"
 
 
 def class_of(rule):

@@ -9,11 +9,11 @@ from harness import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.diagnosis import vocabulary
-from ullage.diagnosis.explain import explain
-from ullage.diagnosis.finding import MAX_TEXT
-from ullage.formulas.catalogue import FORMULAS
 from ullage.segment.agreement import Claim
+from ullage_sidecar.diagnosis import vocabulary
+from ullage_sidecar.diagnosis.explain import explain
+from ullage_sidecar.diagnosis.finding import MAX_TEXT
+from ullage_sidecar.formulas.catalogue import FORMULAS
 
 CONTRACTS = sorted({formula.quantity for formula in FORMULAS} | {"something else"})
 NAMES = sorted(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from judging import judge, rules, table
 
-from ullage.diagnosis.explain import explain
-from ullage.diagnosis.priors import COUNTS, log_prior
 from ullage.segment.agreement import Claim
+from ullage_sidecar.diagnosis.explain import explain
+from ullage_sidecar.diagnosis.priors import COUNTS, log_prior
 
 # -- by hand --------------------------------------------------------------------------------------------------------
 

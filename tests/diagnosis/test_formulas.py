@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from ullage.diagnosis.candidate_formulas import apart, holds
 from ullage.engines.vllm.flash_attention import metadata_size
-from ullage.formulas import Term, evaluate, format_terms, quantity
-from ullage.formulas.catalogue import BY_ID, FORMULAS, PAIRS
-from ullage.formulas.flash_attention import SPLITS, VECTORS
+from ullage_sidecar.diagnosis.candidate_formulas import apart, holds
+from ullage_sidecar.formulas import Term, evaluate, format_terms, quantity
+from ullage_sidecar.formulas.catalogue import BY_ID, FORMULAS, PAIRS
+from ullage_sidecar.formulas.flash_attention import SPLITS, VECTORS
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.id)

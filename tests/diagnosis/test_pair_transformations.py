@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from judging import judge, rules, table
 
-from ullage.diagnosis import pair_transformations
-from ullage.diagnosis.transformations import TRANSFORMATIONS
-from ullage.formulas import evaluate
+from ullage_sidecar.diagnosis import pair_transformations
+from ullage_sidecar.diagnosis.transformations import TRANSFORMATIONS
+from ullage_sidecar.formulas import evaluate
 
 DRAFTED = {"num_lookahead_tokens": 60}
 SHARDED = {"decode_context_parallel_size": 4}

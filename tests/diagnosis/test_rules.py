@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from judging import judge, rules, table
 
-from ullage.diagnosis.contextual_rules import CONTEXTUAL_RULES
-from ullage.diagnosis.priors import COUNTS
-from ullage.diagnosis.transformations import TRANSFORMATIONS
-from ullage.formulas import evaluate
+from ullage_sidecar.diagnosis.contextual_rules import CONTEXTUAL_RULES
+from ullage_sidecar.diagnosis.priors import COUNTS
+from ullage_sidecar.diagnosis.transformations import TRANSFORMATIONS
+from ullage_sidecar.formulas import evaluate
 
 METADATA = {"contract": "attention.scheduler_metadata", "sources": ("planner", "kernel")}
 WIDTH = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.diagnosis.joined import joined
 from ullage.engines._probe import MEASURED
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
+from ullage_sidecar.diagnosis.joined import joined
 
 TIMES = 66
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.diagnosis.joined import joined
+from ullage_sidecar.diagnosis.joined import joined
 
 LAYERS = """
 import sys, types

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.diagnosis.joined import joined
+from ullage_sidecar.diagnosis.joined import joined
 
 START = """
 def layer(window=(-1, -1), heads=(8, 2, 128)):

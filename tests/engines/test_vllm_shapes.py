@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.diagnosis.joined import joined
+from ullage_sidecar.diagnosis.joined import joined
 
 
 def events(seen, kind):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from harness import ROOT, until
 
-from ullage.diagnosis.joined import joined
 from ullage.segment import reader
+from ullage_sidecar.diagnosis.joined import joined
 
 EXAMPLES = ROOT / "examples"
 

@@ -63,7 +63,9 @@ def test_it_does_nothing_unless_asked(suite):
     assert "ullage:" not in result.stdout.str()
 
 
-def test_a_violation_fails_the_test_it_happens_in_and_prints_the_finding(suite):
+def test_a_violation_fails_the_test_it_happens_in_and_prints_the_finding(suite, installation, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(installation))
+
     result = suite("--ullage")
 
     result.assert_outcomes(passed=3, failed=4)
@@ -73,6 +75,16 @@ def test_a_violation_fails_the_test_it_happens_in_and_prints_the_finding(suite):
     assert "contract block_table.width: " in text
     assert "blocks are rounded up to a multiple of 128 tokens" in text
     assert "worst index 14" not in text  # a test that failed by itself has said what is wrong
+
+
+def test_with_the_hook_alone_a_violation_fails_the_test_without_an_explanation(suite, hook_alone, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(hook_alone))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the copy has no entry point for pytest
+
+    result = suite("-p", "ullage.pytest_plugin", "--ullage")
+
+    result.assert_outcomes(passed=3, failed=4)
+    assert "ullage: contract block_table.width: runner [5470], builder [5469]." in result.outlines
 
 
 def test_the_report_lists_what_each_buffer_needed(suite):

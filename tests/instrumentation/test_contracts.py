@@ -163,8 +163,9 @@ assert typed.check(Tensor(4)) and not typed.check(Tensor(4, dtype="torch.int64")
     assert "tensor (4,) int64, the contract (4,) int32" in log[0]
 
 
-def test_require_refuses_with_both_sides_and_the_likeliest_causes(told):
-    told("""
+def test_require_refuses_with_both_sides_and_the_likeliest_causes(told, installation):
+    told(
+        """
 width.claim("indexer builder", (5469,), inputs={"max_model_len": 350000, "block_size": 64})
 try:
     width.require(Tensor(5470), "block table")
@@ -178,7 +179,9 @@ except ullage.ShapeViolation as error:
 else:
     raise AssertionError("not refused")
 width.require(Tensor(5469), "block table")
-""")
+""",
+        PYTHONPATH=str(installation),
+    )
 
 
 def test_a_contract_without_claims_is_satisfied_by_everything(told):

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from disagreeing import ENGINE, PROGRAM, WORKERS
 
-from ullage.diagnosis.joined import MAX_EXPLAINED
+from ullage_sidecar.diagnosis.joined import MAX_EXPLAINED
 
 
 @pytest.fixture

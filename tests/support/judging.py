@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ullage.diagnosis.explain import explain
 from ullage.segment.agreement import Claim
+from ullage_sidecar.diagnosis.explain import explain
 
 
 def judge(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ullage.segment.layout import Kind
+from ullage.segment import agreement
+from ullage.segment.layout import Kind, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.segment.layout import EventKind, Location, ProbeStatus, Relation, Role
+    from ullage.segment.layout import EventKind, Location, ProbeStatus, Role
 
 Outcome = Literal["stopped", "crashed", "killed"]
 Scalar = str | int | float | bool | None
@@ -135,6 +136,17 @@ class Claim:
     violations: int
     violation_first_ns: int
     violation_last_ns: int
+
+    @property
+    def relation_signs(self) -> tuple[str, ...]:
+        """``==`` or ``>=`` for each dimension; an unknown relation counts as the strict one."""
+        at_least = Relation.AT_LEAST
+        return tuple(agreement.AT_LEAST if one is at_least else agreement.EQUAL for one in self.relations)
+
+    def stated(self, process: str = "") -> agreement.Claim:
+        """Return what ``process`` states with it, for a comparison with other claims."""
+        role = self.role.name.lower()
+        return agreement.Claim(self.source, role, self.shape, self.inputs, self.dtype, process)
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from ullage.diagnosis import vocabulary
-from ullage.diagnosis.candidate_formulas import candidate_formulas
-from ullage.diagnosis.finding import Cause
-from ullage.diagnosis.priors import log_prior
-from ullage.diagnosis.transformations import Case
-from ullage.formulas import format_terms
 from ullage.segment.agreement import AT_LEAST, REQUIRES
+from ullage_sidecar.diagnosis import vocabulary
+from ullage_sidecar.diagnosis.candidate_formulas import candidate_formulas
+from ullage_sidecar.diagnosis.finding import Cause
+from ullage_sidecar.diagnosis.priors import log_prior
+from ullage_sidecar.diagnosis.transformations import Case
+from ullage_sidecar.formulas import format_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ullage.diagnosis.numeric import Pair
     from ullage.segment.agreement import Claim
+    from ullage_sidecar.diagnosis.numeric import Pair
 
     Judged = tuple[str, float, int] | None
     """What happened, in words; the share of what it was free to choose; formulas tried. None where it does not fit."""

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ullage.diagnosis.explain import explain
-from ullage.segment import agreement
 from ullage.segment.agreement import MAX_GROUPS, Claim, Disagreement, differing, disagreements, groups
+from ullage_sidecar.diagnosis.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.diagnosis.finding import Finding
     from ullage.segment.snapshot import Claim as Recorded
+    from ullage_sidecar.diagnosis.finding import Finding
 
 MAX_EXPLAINED = 16
 """Disagreements of a contract that are explained; the others are counted."""
-_SYMBOLS = {"EQUAL": agreement.EQUAL, "AT_LEAST": agreement.AT_LEAST}
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ def by_contract(recorded: Iterable[tuple[str, Iterable[Recorded]]]) -> dict[str,
 def contract_of(name: str, recorded: list[tuple[str, Recorded]]) -> Contract:
     """Join the claims of one contract: (process, claim), at least one."""
     first = recorded[0][1]
-    relations = tuple(_SYMBOLS.get(relation.name, agreement.EQUAL) for relation in first.relations)
-    joint = tuple(_claim(process, claim) for process, claim in recorded if not claim.tally and not claim.witness)
-    seen = {(process, claim.witness): _claim(process, claim) for process, claim in recorded if claim.witness}
+    relations = first.relation_signs
+    joint = tuple(claim.stated(process) for process, claim in recorded if not claim.tally and not claim.witness)
+    seen = {(process, claim.witness): claim.stated(process) for process, claim in recorded if claim.witness}
     return Contract(
         name=name,
         dims=first.dims,
@@ -114,14 +112,3 @@ def _counts(recorded: list[tuple[str, Recorded]]) -> dict[str, tuple[int, int, i
             dates = [ns for ns in (first_ns, claim.violation_first_ns) if ns]
             counts[process] = (checks + claim.checks, violations + claim.violations, min(dates, default=0))
     return counts
-
-
-def _claim(process: str, claim: Recorded) -> Claim:
-    return Claim(
-        source=claim.source,
-        role=claim.role.name.lower(),
-        shape=claim.shape,
-        inputs=claim.inputs,
-        dtype=claim.dtype,
-        process=process,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ullage.formulas import Formula, Input, Term, Vector
+from ullage_sidecar.formulas import Formula, Input, Term, Vector
 
 _FLAG = (0, 1)
 _VARLEN = Input("varlen", domain=_FLAG)

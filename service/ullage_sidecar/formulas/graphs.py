@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ullage.formulas import Formula, Input, Term, Vector
-from ullage.formulas._counted import DECODE_ROWS, START_SEQS, START_TOKENS, counted
+from ullage_sidecar.formulas import Formula, Input, Term, Vector
+from ullage_sidecar.formulas._counted import DECODE_ROWS, START_SEQS, START_TOKENS, counted
 
 _HEADS = ("query heads", "kv heads", "head size")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ullage.formulas import evaluate
+from ullage_sidecar.formulas import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ullage.formulas import Terms
+    from ullage_sidecar.formulas import Terms
 
     Inputs = Mapping[str, Any]
 

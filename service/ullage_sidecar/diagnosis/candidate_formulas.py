@@ -6,8 +6,8 @@ import re
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.formulas import Formula, Term, Terms, evaluate
-from ullage.formulas.catalogue import formulas_of
+from ullage_sidecar.formulas import Formula, Term, Terms, evaluate
+from ullage_sidecar.formulas.catalogue import formulas_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

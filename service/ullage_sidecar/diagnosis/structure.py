@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ullage.diagnosis.priors import log_prior
+from ullage_sidecar.diagnosis.priors import log_prior
 
 if TYPE_CHECKING:
     from ullage.segment.agreement import Claim

@@ -5,8 +5,8 @@ Those of the V1 runner's proposers stand with the other rows.
 
 from __future__ import annotations
 
-from ullage.formulas import Term
-from ullage.formulas._counted import START_SEQS, START_TOKENS, counted
+from ullage_sidecar.formulas import Term
+from ullage_sidecar.formulas._counted import START_SEQS, START_TOKENS, counted
 
 _SPECULATORS = "vLLM 0.32.0, v1/worker/gpu/spec_decode"
 _SAMPLED = (START_SEQS, Term("multiply", "num_speculative_tokens", "look-ahead"))

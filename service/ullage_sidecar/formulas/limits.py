@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ullage.formulas import Formula, Input, Term, Vector
+from ullage_sidecar.formulas import Formula, Input, Term, Vector
 
 INT32 = 2**31
 MIB = 2**20

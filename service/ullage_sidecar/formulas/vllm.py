@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ullage.formulas import Formula, Input, Pair, Term, Vector
+from ullage_sidecar.formulas import Formula, Input, Pair, Term, Vector
 
 _MAX_MODEL_LEN = Input("max_model_len", "model_config.max_model_len")
 _BLOCK_SIZE = Input("block_size", "cache_config.block_size", "block_table.block_size")

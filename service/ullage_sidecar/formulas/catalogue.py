@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.formulas import drafts, flash_attention, graphs, limits, quantity, rows, vllm
+from ullage_sidecar.formulas import drafts, flash_attention, graphs, limits, quantity, rows, vllm
 
 if TYPE_CHECKING:
-    from ullage.formulas import Formula
+    from ullage_sidecar.formulas import Formula
 
 FORMULAS = (
     *vllm.FORMULAS,

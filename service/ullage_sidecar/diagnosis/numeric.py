@@ -6,13 +6,20 @@ import math
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.diagnosis import vocabulary
-from ullage.diagnosis.candidate_formulas import Candidate, apart, candidate_formulas, derived, known, matches_source
-from ullage.diagnosis.finding import Cause, Side
-from ullage.diagnosis.priors import log_prior
-from ullage.diagnosis.transformations import TRANSFORMATIONS, Variant
-from ullage.formulas import Formula, Terms, evaluate, format_terms
 from ullage.segment.agreement import EQUAL
+from ullage_sidecar.diagnosis import vocabulary
+from ullage_sidecar.diagnosis.candidate_formulas import (
+    Candidate,
+    apart,
+    candidate_formulas,
+    derived,
+    known,
+    matches_source,
+)
+from ullage_sidecar.diagnosis.finding import Cause, Side
+from ullage_sidecar.diagnosis.priors import log_prior
+from ullage_sidecar.diagnosis.transformations import TRANSFORMATIONS, Variant
+from ullage_sidecar.formulas import Formula, Terms, evaluate, format_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,18 +10,18 @@ from __future__ import annotations
 from itertools import islice, permutations
 from typing import TYPE_CHECKING, NamedTuple
 
-from ullage.diagnosis.candidate_formulas import candidate_formulas
-from ullage.diagnosis.finding import Cause
-from ullage.diagnosis.numeric import Fault, other_inputs, views, weigh
-from ullage.diagnosis.transformations import TRANSFORMATIONS, Transformation, Variant
-from ullage.formulas import format_terms
+from ullage_sidecar.diagnosis.candidate_formulas import candidate_formulas
+from ullage_sidecar.diagnosis.finding import Cause
+from ullage_sidecar.diagnosis.numeric import Fault, other_inputs, views, weigh
+from ullage_sidecar.diagnosis.transformations import TRANSFORMATIONS, Transformation, Variant
+from ullage_sidecar.formulas import format_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ullage.diagnosis.candidate_formulas import Candidate
-    from ullage.diagnosis.numeric import Pair, View
-    from ullage.formulas import Terms
+    from ullage_sidecar.diagnosis.candidate_formulas import Candidate
+    from ullage_sidecar.diagnosis.numeric import Pair, View
+    from ullage_sidecar.formulas import Terms
 
 RECORDED = 8.0
 """How much more a pair weighs of which one transformation is on record: each side recorded the value it took."""

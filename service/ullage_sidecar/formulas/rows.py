@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ullage.formulas import Term
-from ullage.formulas._counted import DECODE_ROWS, START_SEQS, START_TOKENS, counted
+from ullage_sidecar.formulas import Term
+from ullage_sidecar.formulas._counted import DECODE_ROWS, START_SEQS, START_TOKENS, counted
 
 _INDEXER = "vLLM 0.32.0, v1/attention/backends/mla/indexer.py, DeepseekV32IndexerMetadataBuilder"
 _BUILDER = ("DeepseekV32IndexerMetadataBuilder", "sparse-attention indexer")

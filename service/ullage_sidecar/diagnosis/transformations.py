@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.diagnosis import vocabulary
-from ullage.formulas import Term, Terms, evaluate
+from ullage_sidecar.diagnosis import vocabulary
+from ullage_sidecar.formulas import Term, Terms, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ullage.formulas import Operation
+    from ullage_sidecar.formulas import Operation
 
     Inputs = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.formulas import quantity
+from ullage_sidecar.formulas import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,14 +12,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ullage.diagnosis.contextual_rules import contextual_rules
-from ullage.diagnosis.finding import MAX_CAUSE, UNKNOWN, Cause, Finding, discriminator, shortened
-from ullage.diagnosis.numeric import Pair, numeric
-from ullage.diagnosis.pair_transformations import pair_transformations
-from ullage.diagnosis.priors import log_prior
-from ullage.diagnosis.reports import reported
-from ullage.diagnosis.structure import structural
 from ullage.segment.agreement import EQUAL, differing
+from ullage_sidecar.diagnosis.contextual_rules import contextual_rules
+from ullage_sidecar.diagnosis.finding import MAX_CAUSE, UNKNOWN, Cause, Finding, discriminator, shortened
+from ullage_sidecar.diagnosis.numeric import Pair, numeric
+from ullage_sidecar.diagnosis.pair_transformations import pair_transformations
+from ullage_sidecar.diagnosis.priors import log_prior
+from ullage_sidecar.diagnosis.reports import reported
+from ullage_sidecar.diagnosis.structure import structural
 
 if TYPE_CHECKING:
     from ullage.segment.agreement import Claim

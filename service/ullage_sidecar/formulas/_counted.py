@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ullage.formulas import Formula, Input, Term, Terms, Vector
+from ullage_sidecar.formulas import Formula, Input, Term, Terms, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
