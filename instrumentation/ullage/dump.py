@@ -14,17 +14,26 @@ from ullage.segment.phase import Phase
 from ullage.segment.reader import UnreadableError, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ullage.postmortem import PostMortem
-    from ullage.segment.snapshot import Snapshot
+    from ullage.segment.snapshot import Claim, Snapshot
+
+    Findings = Mapping[str, Sequence[str]]
+    Explain = Callable[[Sequence[Claim]], Findings]
 
 NS = 1_000_000_000
 
 
-def dump(path: Path, out: TextIO, *, as_json: bool = False) -> int:
+def dump(path: Path, out: TextIO, *, as_json: bool = False, explain: Explain | None = None) -> int:
     """Write what the segment at ``path``, or all segments in that directory, say.
+
+    Args:
+        path: A segment or a directory.
+        out: Where to write.
+        as_json: Write JSON, not text.
+        explain: Explains the claims of a segment that do not fit: a sentence each, by contract.
 
     Returns:
         0; 1 if there is no segment, or one cannot be read (the others are written all the same).
@@ -46,6 +55,7 @@ def dump(path: Path, out: TextIO, *, as_json: bool = False) -> int:
             {
                 "outcome": None if s.alive else s.outcome(snapshots),
                 "post_mortem": plain(died.get(s.incarnation)),
+                "findings": plain(_findings(s, explain)) if explain is not None else None,
                 **plain(s),
             }
             for s in snapshots
@@ -55,7 +65,8 @@ def dump(path: Path, out: TextIO, *, as_json: bool = False) -> int:
         out.write("\n")
     else:
         for snapshot in snapshots:
-            out.writelines(f"{line}\n" for line in _lines(snapshot, snapshots))
+            findings = _findings(snapshot, explain)
+            out.writelines(f"{line}\n" for line in _lines(snapshot, snapshots, findings))
             if snapshot.incarnation in died:
                 out.writelines(f"{line}\n" for line in _death(died[snapshot.incarnation]))
         out.writelines(f"cannot read {error}\n" for error in errors)
@@ -77,7 +88,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
+def _findings(snapshot: Snapshot, explain: Explain | None) -> Findings:
+    """Return the explanations of a segment; none without ``explain``, or if it fails: the numbers are shown anyway."""
+    try:
+        return explain(snapshot.claims) if explain is not None else {}
+    except Exception:
+        return {}
+
+
+def _lines(snapshot: Snapshot, everybody: list[Snapshot], findings: Findings) -> Iterator[str]:
     process, identity = snapshot.process, snapshot.identity
     condition = "running" if snapshot.alive else snapshot.outcome(everybody)
     yield f"{snapshot.name}  {condition}  incarnation {snapshot.incarnation}"
@@ -120,16 +139,9 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
     held = [buffer for buffer in snapshot.buffers if buffer.inventory]
     if held:
         yield f"  inventory: {sum(buffer.instances for buffer in held)} buffers, {sum(b.nbytes for b in held)} bytes"
-    for claim in snapshot.claims:
-        if claim.tally:
-            yield f"  contract {claim.contract}: {claim.checks} checks, {claim.violations} violations"
-        else:
-            shape = ", ".join("any" if size is None else str(size) for size in claim.shape)
-            inputs = " ".join(f"{name}={value}" for name, value in claim.inputs.items())
-            more = " ..." if claim.inputs_truncated else ""
-            when = "violated: " if claim.witness else ""
-            said = f"{claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}"
-            yield f"  {claim.contract}: {when}{said}".rstrip()
+    for contract in dict.fromkeys(claim.contract for claim in snapshot.claims):
+        yield from (_claim(claim) for claim in snapshot.claims if claim.contract == contract)
+        yield from (f"    {sentence}" for sentence in findings.get(contract, ()))
     for probe in snapshot.probes:
         if probe.status is not ProbeStatus.INSTALLED:
             yield f"  probe {probe.name}: {probe.status.name.lower()}, {probe.detail}"
@@ -139,6 +151,18 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot]) -> Iterator[str]:
         yield f"  {_date(event.time_ns)}  {what} x{event.count}  {numbers} {event.detail}"
     if snapshot.half_written:
         yield f"  {snapshot.half_written} records half written, left out"
+
+
+def _claim(claim: Claim) -> str:
+    """What a contract has counted, or what one source states."""
+    if claim.tally:
+        return f"  contract {claim.contract}: {claim.checks} checks, {claim.violations} violations"
+    shape = ", ".join("any" if size is None else str(size) for size in claim.shape)
+    inputs = " ".join(f"{name}={value}" for name, value in claim.inputs.items())
+    more = " ..." if claim.inputs_truncated else ""
+    when = "violated: " if claim.witness else ""
+    stated = f"{claim.source} {claim.role.name.lower()} ({shape}) {inputs}{more}"
+    return f"  {claim.contract}: {when}{stated}".rstrip()
 
 
 def _post_mortems(snapshots: Sequence[Snapshot]) -> dict[str, PostMortem]:

@@ -10,8 +10,12 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ullage import __version__
+
+if TYPE_CHECKING:
+    from ullage.dump import Explain
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,7 +64,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _inspect(options: argparse.Namespace) -> int:
     from ullage.dump import dump  # noqa: PLC0415  see the module's first line
 
-    return dump(options.path, sys.stdout, as_json=options.json)
+    return dump(options.path, sys.stdout, as_json=options.json, explain=_explain())
+
+
+def _explain() -> Explain | None:
+    """Return what explains claims that do not fit; None if its formulas cannot be read: Python 3.10 without tomli."""
+    try:
+        from ullage_sidecar.diagnosis.joined import summaries  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return None
+    return summaries
 
 
 def _doctor(options: argparse.Namespace) -> int:

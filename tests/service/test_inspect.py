@@ -17,9 +17,23 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def inspect(*arguments):
-    """Run the command with nothing but the standard library and ullage."""
-    code = (
+DISAGREEMENT = """
+import os, signal, ullage
+inputs = {"max_model_len": 350000, "block_size": 64}
+width = ullage.Contract("block_table.width", dims=("columns",), unit="columns")
+width.claim("runner block table", 5470, inputs=inputs)
+ullage.Contract("size").claim("planner", 4)
+width.claim("builder", 5469, inputs=inputs)
+width.compare(0, 7, inputs=lambda: {"rows": 0}, sources=("buffer", "batch"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+EXPLAINED = "Likeliest: builder has ceil(max_model_len / block_size) = 5469, "
+WITHOUT_DIAGNOSIS = "import sys; sys.modules['ullage_sidecar.diagnosis'] = None\n"
+
+
+def inspect(*arguments, first=""):
+    """Run the command with nothing but the standard library and ullage; ``first`` runs before it."""
+    code = first + (
         "import sys, site; from ullage_sidecar.cli import main; status = main(sys.argv[1:])\n"
         "heavy = {'fastapi', 'pydantic', 'prometheus_client', 'uvicorn', 'yaml'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
@@ -55,6 +69,53 @@ def test_everything_as_json(program, segments):
     assert segment["buffers"][0]["high_water"] == 104
     assert segment["buffers"][0]["kind"] == "hard"
     assert segment["process"]["steps"] == 1
+
+
+def test_what_does_not_fit_is_explained_under_the_claims_of_its_contract(program, segments):
+    program(DISAGREEMENT).failure()
+
+    lines = inspect(segments).stdout.splitlines()
+
+    first = lines.index("  contract block_table.width: 1 checks, 1 violations")
+    claims, sentences = lines[first + 1 : first + 5], lines[first + 5 : first + 7]
+    assert [line.split()[1] for line in claims] == ["runner", "builder", "violated:", "violated:"]
+    assert sentences[0] == "    No known cause reproduces both numbers from what is recorded."
+    assert sentences[1].startswith(f"    {EXPLAINED}")
+    assert sentences[1].endswith("blocks are rounded up to a multiple of 128 tokens.")
+    assert lines[first + 7] == "  contract size: 0 checks, 0 violations"
+
+
+def test_explanations_as_json(program, segments):
+    program(DISAGREEMENT).failure()
+
+    (segment,) = json.loads(inspect(segments, "--json").stdout)["segments"]
+
+    (contract,) = segment["findings"]
+    assert contract == "block_table.width"
+    assert segment["findings"][contract][1].startswith(EXPLAINED)
+
+
+def test_without_the_diagnosis_claims_are_shown_without_an_explanation(program, segments):
+    program(DISAGREEMENT).failure()
+
+    shown = inspect(segments, first=WITHOUT_DIAGNOSIS)
+    (segment,) = json.loads(inspect(segments, "--json", first=WITHOUT_DIAGNOSIS).stdout)["segments"]
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    explained = inspect(segments).stdout.splitlines()
+    assert shown.stdout.splitlines() == [line for line in explained if not line.startswith("    ")]
+    assert segment["findings"] is None
+
+
+def test_an_explanation_that_fails_costs_no_numbers(program, segments):
+    program(DISAGREEMENT).failure()
+    failing = "import ullage_sidecar.diagnosis.joined as joined\njoined.explain = None\n"
+
+    shown = inspect(segments, first=failing)
+
+    assert shown.returncode == 0
+    assert "  contract block_table.width: 1 checks, 1 violations" in shown.stdout.splitlines()
+    assert "Likeliest" not in shown.stdout
 
 
 def test_bad_files_are_named_and_the_others_shown(program, segments):

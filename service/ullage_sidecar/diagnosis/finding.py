@@ -88,26 +88,42 @@ class Finding:
         return tuple(cause.text for cause in self.rivals if cause.rule != UNKNOWN)
 
     @property
+    def summary(self) -> str:
+        """The first sentence of ``text``, of at most ``MAX_TEXT`` characters."""
+        return shortened(self._summary(), MAX_TEXT)
+
+    @property
     def text(self) -> str:
         """The finding in a few sentences, of at most ``MAX_TEXT`` characters."""
-        return shortened(self._text(), MAX_TEXT)
+        return shortened(f"{self._summary()} {self._more()}".rstrip(), MAX_TEXT)
 
-    def _text(self) -> str:
+    @property
+    def _named(self) -> list[Cause]:
+        """The likeliest known causes: several in a tie, none if *unknown* is likelier."""
+        return [] if self.rivals[0].rule == UNKNOWN else [cause for cause in self.tied if cause.rule != UNKNOWN]
+
+    def _summary(self) -> str:
         if not self.sufficient:
-            possible = f" Possible: {'; or '.join(self.causes[:3])}." if self.causes else ""
             return (
                 "Too little is recorded to tell the cause: neither side says what it computed its size from "
-                f"(inputs of a claim).{possible}"
+                "(inputs of a claim)."
             )
-        tied = [cause for cause in self.tied if cause.rule != UNKNOWN]
-        if not tied or self.rivals[0].rule == UNKNOWN:
+        named = self._named
+        if not named:
             return "No known cause reproduces both numbers from what is recorded."
-        if len(tied) > 1:
-            said = f"A tie: {'; or '.join(cause.text for cause in tied)}. {self.discriminator}"
-        else:
-            said = f"Likeliest: {tied[0].text}. {tied[0].advice} {tied[0].avoid}"
-        before = f" Reported before: {', '.join(self.reports[:NAMED])}." if self.reports else ""
-        return f"{said.rstrip()}{before}"
+        causes = "; or ".join(cause.text for cause in named)
+        return f"A tie: {causes}." if len(named) > 1 else f"Likeliest: {causes}."
+
+    def _more(self) -> str:
+        """What follows the summary: how to tell a tie apart or what to do, and public reports."""
+        if not self.sufficient:
+            return f"Possible: {'; or '.join(self.causes[:3])}." if self.causes else ""
+        named = self._named
+        if not named:
+            return ""
+        advice = self.discriminator if len(named) > 1 else f"{named[0].advice} {named[0].avoid}"
+        before = f"Reported before: {', '.join(self.reports[:NAMED])}." if self.reports else ""
+        return f"{advice.rstrip()} {before}".strip()
 
 
 def shortened(text: str, length: int) -> str:

@@ -72,6 +72,18 @@ def joined(recorded: Iterable[tuple[str, Iterable[Recorded]]]) -> tuple[Contract
     return tuple(contract_of(name, found) for name, found in by_contract(recorded).items())
 
 
+def summaries(recorded: Iterable[Recorded]) -> dict[str, tuple[str, ...]]:
+    """Explain what does not fit in the recorded claims of one process: a sentence each, by contract.
+
+    Violations come first; of the disagreements of a contract, the first ``MAX_EXPLAINED`` are explained.
+    """
+    return {
+        contract.name: tuple(contract.explained(found).summary for found in (*contract.violations, *disagreeing))
+        for contract in joined([("", recorded)])
+        if (disagreeing := contract.disagreements[:MAX_EXPLAINED]) or contract.violations
+    }
+
+
 def by_contract(recorded: Iterable[tuple[str, Iterable[Recorded]]]) -> dict[str, list[tuple[str, Recorded]]]:
     """Sort recorded claims, given as (process, claims), by contract: (process, claim) of each."""
     by_name: dict[str, list[tuple[str, Recorded]]] = {}
