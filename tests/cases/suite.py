@@ -22,7 +22,7 @@ from ullage.contracts import Contract
 from ullage.segment import reader
 from ullage.session import session
 from ullage_sidecar.diagnosis.joined import joined
-from ullage_sidecar.formulas.catalogue import BY_ID
+from ullage_sidecar.formulas.catalogue import catalogue
 
 HERE = Path(__file__).parent
 WHEN = {"start": "before traffic", "launch": "before the launch", "step": "same step", "after": "after"}
@@ -126,7 +126,8 @@ def _size(side):
     role = next(role for role in ROLES if role in side)
     size = side[role]
     if isinstance(size, str):
-        size = BY_ID[size].size(side["inputs"])
+        (formula,) = [one for one in catalogue().formulas if one.id == size]
+        size = formula.size(side["inputs"])
         assert size is not None, f"an input of {side[role]} is missing"
     return role, size
 

@@ -13,8 +13,9 @@ from ullage.segment.agreement import Claim
 from ullage_sidecar.diagnosis import vocabulary
 from ullage_sidecar.diagnosis.explain import explain
 from ullage_sidecar.diagnosis.finding import MAX_TEXT
-from ullage_sidecar.formulas.catalogue import FORMULAS
+from ullage_sidecar.formulas.catalogue import catalogue
 
+FORMULAS = catalogue().formulas
 CONTRACTS = sorted({formula.quantity for formula in FORMULAS} | {"something else"})
 NAMES = sorted(
     {item.name for formula in FORMULAS for item in formula.inputs}

@@ -70,6 +70,18 @@ def test_the_hook_alone_says_the_same_without_an_explanation(hook_alone, segment
     assert ran.stdout.splitlines() == [PLAIN, "()"]
 
 
+def test_the_sidecars_package_without_a_reader_of_toml_says_the_same_without_an_explanation(
+    program, segments, installation
+):
+    code = f"import sys; sys.modules['tomllib'] = None\n{REFUSED}"
+
+    message, causes = program(code, PYTHONPATH=str(installation)).finish().splitlines()
+
+    assert (message, causes) == (PLAIN, "()")
+    (path,) = segments.glob("*.ullage")
+    assert reader.read(path).process.hook_errors == 0
+
+
 def test_any_package_may_explain(program, offer):
     message, causes = program(REFUSED, PYTHONPATH=offer(FOUND)).finish().splitlines()
 

@@ -28,7 +28,7 @@ width.compare(0, 7, inputs=lambda: {"rows": 0}, sources=("buffer", "batch"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 EXPLAINED = "Likeliest: builder has ceil(max_model_len / block_size) = 5469, "
-WITHOUT_DIAGNOSIS = "import sys; sys.modules['ullage_sidecar.diagnosis'] = None\n"
+WITHOUT = "import sys; sys.modules['{}'] = None\n"
 
 
 def inspect(*arguments, first=""):
@@ -95,11 +95,12 @@ def test_explanations_as_json(program, segments):
     assert segment["findings"][contract][1].startswith(EXPLAINED)
 
 
-def test_without_the_diagnosis_claims_are_shown_without_an_explanation(program, segments):
+@pytest.mark.parametrize("missing", ["ullage_sidecar.diagnosis", "tomllib"])
+def test_where_nothing_can_explain_claims_are_shown_all_the_same(program, segments, missing):
     program(DISAGREEMENT).failure()
 
-    shown = inspect(segments, first=WITHOUT_DIAGNOSIS)
-    (segment,) = json.loads(inspect(segments, "--json", first=WITHOUT_DIAGNOSIS).stdout)["segments"]
+    shown = inspect(segments, first=WITHOUT.format(missing))
+    (segment,) = json.loads(inspect(segments, "--json", first=WITHOUT.format(missing)).stdout)["segments"]
 
     assert (shown.returncode, shown.stderr) == (0, "")
     explained = inspect(segments).stdout.splitlines()

@@ -1,14 +1,14 @@
-"""Formulas: how a component computes a size, as data.
+"""Formulas: how a component computes a size, as data (``*.toml`` in this folder, read by ``catalogue``).
 
 A formula is a list of named terms, applied one after another to a running value; so a diagnosis can drop, add or
-change one, and say its name. A size whose inputs are not all known is not judged: nothing has a default.
+change one, and name it. A size whose inputs are not all known is not judged: nothing has a default.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 Operation = Literal[
     "start", "add", "multiply", "ceil_div", "floor_div", "round_up", "align_tokens", "at_least", "at_most"
 ]
+Role = Literal["provides", "requires", "is"]
+Relation = Literal["==", ">="]
+Severity = Literal["warning", "critical"]
+
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+ROLES: tuple[Role, ...] = get_args(Role)
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 @dataclass(frozen=True)
@@ -48,22 +56,13 @@ class Input:
         name: As it stands in terms and recorded inputs.
         config: Path in the engine's configuration.
         live: Path in the live object; empty where there is none.
-        domain: Values it can have, where each side derives it for itself and often nobody records it.
+        domain: Values it can have, if each side derives it for itself and often neither records it.
     """
 
     name: str
     config: str = ""
     live: str = ""
     domain: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Vector:
-    """A test of a formula: inputs, the size, and where that comes from (a real call, or a report)."""
-
-    inputs: Mapping[str, int]
-    size: tuple[int, ...]
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -83,13 +82,12 @@ class Formula:
     dims: tuple[str, ...]
     unit: str
     component: str
-    role: Literal["provides", "requires", "is"]
+    role: Role
     engine: str
     versions: str
     inputs: tuple[Input, ...]
     terms: tuple[Terms, ...]
     source: str
-    tests: tuple[Vector, ...]
     when: str = ""
     source_prefixes: tuple[str, ...] = ()
 
@@ -105,8 +103,8 @@ class Pair:
 
     provider: str
     requirement: str
-    relation: Literal["==", ">="]
-    severity: Literal["warning", "critical"]
+    relation: Relation
+    severity: Severity
     silent: bool
     phase: str
     reports: tuple[str, ...] = ()
@@ -149,7 +147,7 @@ def quantity(contract: str) -> str:
 
 
 def format_terms(terms: Terms) -> str:
-    """Write ``terms`` as a person would: ``round_up(ceil(max_model_len / block_size), 2)``."""
+    """Return ``terms`` in the notation of a person: ``round_up(ceil(max_model_len / block_size), 2)``."""
     text = ""
     for term in terms:
         operand = str(term.operand)
