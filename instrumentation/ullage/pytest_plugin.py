@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ullage.segment.agreement import Claim, Disagreement
     from ullage.segment.snapshot import Snapshot
 
-MAX_EXPLAINED = 16
+MAX_LISTED = 16
 """Disagreements of a contract that are listed."""
 _HIGH_WATER = pytest.StashKey[dict[tuple[str, str], tuple[int, int]]]()
 _DIRECTORY = pytest.StashKey[Path]()
@@ -104,17 +104,18 @@ class _Guard:
         self._disagreements = _disagreements(snapshot).keys()
 
     def violated(self) -> list[str]:
-        """Say what was violated since, a line each."""
+        """Return what was violated since, a line each; nothing in a test that did not ask."""
         snapshot = _snapshot()
         self._remember(snapshot)
+        if not self._fails:
+            return []
         wrong = [
             f"{what} {name}: {count - self._before.get((what, name), 0)} violations, {_last(snapshot, what, name)}"
             for (what, name), count in _violations(snapshot).items()
             if count > self._before.get((what, name), 0)
         ]
-        new = {text: found for text, found in _disagreements(snapshot).items() if text not in self._disagreements}
-        wrong += [_explained(text, *found) for text, found in new.items() if self._fails]
-        return wrong if self._fails else []
+        found = _disagreements(snapshot)
+        return wrong + [_explained(text, *found[text]) for text in found if text not in self._disagreements]
 
     def _remember(self, snapshot: Snapshot | None) -> None:
         marks = self._config.stash.get(_HIGH_WATER, {})
@@ -126,7 +127,7 @@ class _Guard:
 
 
 def _snapshot() -> Snapshot | None:
-    from ullage.segment import reader  # noqa: PLC0415  nothing is loaded for somebody who did not ask
+    from ullage.segment import reader  # noqa: PLC0415  nothing is loaded for a suite that did not ask
     from ullage.session import session  # noqa: PLC0415
 
     segment = session.open()
@@ -155,7 +156,7 @@ def _last(snapshot: Snapshot | None, what: str, name: str) -> str:
 
 
 def _disagreements(snapshot: Snapshot | None) -> dict[str, tuple[str, Disagreement, tuple[str, ...]]]:
-    """Return what each disagreement says, and of which contract it is, with its sides and the contract's relations."""
+    """Return a line for each disagreement, with its contract, its sides and the relations of the contract."""
     from ullage.segment.agreement import disagreements  # noqa: PLC0415
 
     claims: dict[str, list[Claim]] = {}
@@ -168,7 +169,7 @@ def _disagreements(snapshot: Snapshot | None) -> dict[str, tuple[str, Disagreeme
         f"contract {name}: {found.provider.source} {list(found.provider.shape)}, "
         f"{found.requirement.source} {list(found.requirement.shape)}.": (name, found, relations[name])
         for name, stated in sorted(claims.items())
-        for found in disagreements(stated, relations[name])[:MAX_EXPLAINED]
+        for found in disagreements(stated, relations[name])[:MAX_LISTED]
     }
 
 

@@ -9,6 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import grimp
 import pytest
 from harness import ROOT, missing
 
@@ -41,6 +42,16 @@ from ullage_sidecar.cli import main
 main(["inspect", os.environ["ULLAGE_DIR"]])
 print(json.dumps([status, seen.observations, seen.high_water, seen.grows, seen.exhaustions]))
 """
+
+
+def test_diagnosis_and_formulas_import_the_comparison_of_claims_and_each_other_alone():
+    graph = grimp.build_graph("ullage", "ullage_sidecar", exclude_type_checking_imports=True, cache_dir=None)
+    packages = {"ullage_sidecar.diagnosis", "ullage_sidecar.formulas"}
+    pure = packages.union(*map(graph.find_descendants, packages))
+
+    imported = set().union(*map(graph.find_modules_directly_imported_by, pure))
+
+    assert imported - pure == {"ullage.segment.agreement"}
 
 
 def test_the_source_roots_are_no_packages():

@@ -124,7 +124,7 @@ def test_two_transformations_are_no_explanation_of_just_any_two_sizes(need):
     assert rules(finding)[0] == "unknown"
 
 
-def test_two_values_that_nobody_recorded_explain_nothing():
+def test_two_values_that_neither_side_recorded_explain_nothing():
     # 3125 x 2 + 1 = 6251
     assert rules(judge(3125, 6251, table(200_000), table(200_000))) == ["unknown"]
 

@@ -22,6 +22,13 @@ try:
 except ullage.ShapeViolation as error:
     print(error, error.causes, sep="\\n", flush=True)
 """
+REFUSED_OFTEN = f"""{REFUSED}
+for number in range(14):
+    try:
+        width.require(Tensor(), "block table")
+    except ullage.ShapeViolation:
+        continue
+"""
 PLAIN = (
     "block_table.width: block table (5470,) int32, but indexer builder (5469,) "
     '(is, inputs {"max_model_len": 350000, "block_size": 64}).'
@@ -97,6 +104,15 @@ def test_an_explanation_that_fails_is_counted_and_the_tensor_is_refused_all_the_
     assert (message, causes) == (PLAIN, "()")
     (path,) = segments.glob("*.ullage")
     assert reader.read(path).process.hook_errors == 1
+
+
+def test_an_explanation_that_fails_ten_times_is_not_asked_for_again(program, segments, offer):
+    failing = offer("def explain(*_, **__): raise ValueError('no idea')")
+
+    program(REFUSED_OFTEN, PYTHONPATH=failing, ULLAGE_STRICT="0").finish()
+
+    (path,) = segments.glob("*.ullage")
+    assert reader.read(path).process.hook_errors == 10
 
 
 def test_a_package_that_lacks_what_it_needs_does_not_count_as_a_failure(program, segments, offer):

@@ -1,4 +1,4 @@
-"""Reads a family of formulas from TOML, and refuses a file in which anything is not as it must be.
+"""Reads a family of formulas from TOML, and refuses an invalid file.
 
 ``[inputs]`` names each input of the family: its path in the configuration (``config``), in the live object (``live``),
 and the values it can have (``domain``), all optional. Each ``[[formula]]`` has the fields of ``Formula``;
@@ -192,11 +192,15 @@ def _term(place: str, given: object, inputs: dict[str, Input]) -> Term:
     _, operand, label, unit = (*given, "")[:4]
     if not isinstance(label, str) or not label:
         raise FormulaError(f"{place}: label is {label!r}; allowed: a text that says what the term is for")
-    if type(operand) is not int and operand not in list(inputs):
+    if type(operand) is not int and not _is_input(operand, inputs):
         raise FormulaError(f"{place}: operand is {operand!r}; allowed: a whole number, {', '.join(inputs)}")
-    if aligns and unit not in list(inputs):
+    if aligns and not _is_input(unit, inputs):
         raise FormulaError(f"{place}: block size is {unit!r}; allowed: {', '.join(inputs)}")
     return Term(operation, operand, label, unit)
+
+
+def _is_input(name: object, inputs: dict[str, Input]) -> bool:
+    return isinstance(name, str) and name in inputs
 
 
 def _pair(place: str, given: object) -> Pair:
