@@ -88,15 +88,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _findings(snapshot: Snapshot, explain: Explain | None) -> Findings:
-    """Return the explanations of a segment; none without ``explain``, or if it fails: the numbers are shown anyway."""
+def _findings(snapshot: Snapshot, explain: Explain | None) -> Findings | None:
+    """Return the explanations of a segment; None if ``explain`` fails: the numbers are shown anyway."""
     try:
         return explain(snapshot.claims) if explain is not None else {}
     except Exception:
-        return {}
+        return None
 
 
-def _lines(snapshot: Snapshot, everybody: list[Snapshot], findings: Findings) -> Iterator[str]:
+def _lines(snapshot: Snapshot, everybody: list[Snapshot], findings: Findings | None) -> Iterator[str]:
     process, identity = snapshot.process, snapshot.identity
     condition = "running" if snapshot.alive else snapshot.outcome(everybody)
     yield f"{snapshot.name}  {condition}  incarnation {snapshot.incarnation}"
@@ -141,7 +141,9 @@ def _lines(snapshot: Snapshot, everybody: list[Snapshot], findings: Findings) ->
         yield f"  inventory: {sum(buffer.instances for buffer in held)} buffers, {sum(b.nbytes for b in held)} bytes"
     for contract in dict.fromkeys(claim.contract for claim in snapshot.claims):
         yield from (_claim(claim) for claim in snapshot.claims if claim.contract == contract)
-        yield from (f"    {sentence}" for sentence in findings.get(contract, ()))
+        yield from (f"    {sentence}" for sentence in (findings or {}).get(contract, ()))
+    if findings is None:
+        yield "  no explanation of these claims: it failed"
     for probe in snapshot.probes:
         if probe.status is not ProbeStatus.INSTALLED:
             yield f"  probe {probe.name}: {probe.status.name.lower()}, {probe.detail}"

@@ -21,6 +21,7 @@ async def main():
 asyncio.run(main())
 """
 PORT = 29877
+# It rests until main() ends it.
 PROGRAM = "import ullage, time; b = ullage.buffer('rows', capacity=10, unit='rows'); b.observe(3); time.sleep(600)"
 
 
@@ -32,11 +33,11 @@ def main():
     sidecar = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     loop = subprocess.Popen([sys.executable, "-c", LOOP])
     try:
-        time.sleep(5)
+        time.sleep(5)  # both have started: only their rest is measured
         before, bare = cpu(sidecar.pid), cpu(loop.pid)
         for _ in range(SECONDS // 15):
             urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics").read()
-            time.sleep(15)
+            time.sleep(15)  # the interval of a usual Prometheus
         used, bare = cpu(sidecar.pid) - before, cpu(loop.pid) - bare
         print(f"resident {memory(sidecar.pid):.1f} MiB, {used / SECONDS:.2%} of one core over {SECONDS} s")
         print(f"a loop that only wakes up ten times a second: {bare / SECONDS:.2%}")

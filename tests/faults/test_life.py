@@ -133,7 +133,7 @@ def test_an_idle_engine_is_not_stalled(process, sidecar):
 @pytest.mark.fault("SIGKILL and restart of the sidecar under load", sees="counters that do not go back")
 def test_a_sidecar_that_is_killed_and_started_again_loses_nothing(process, segments, tried):
     core = process("core")
-    core.say(
+    core.say(  # a load that leaves the sidecar a core
         "import threading; threading.Thread(target=lambda: [rows.observe(n % 13) or time.sleep(1e-4) "
         "for n in range(10**7)], daemon=True).start()"
     )
@@ -193,6 +193,7 @@ def test_an_oversized_request_is_refused(process, sidecar):
 def test_a_child_that_outlives_its_parent_does_not_hide_its_death(process, sidecar):
     watching = sidecar()
     core = process("core")
+    # The child lives until the test kills it; the minute bounds it if the test does not.
     core.say("import os; print(os.fork() or (time.sleep(60), os._exit(0)), flush=True)")
     child = int(core.line())
     core.process.kill()

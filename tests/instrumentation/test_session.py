@@ -113,7 +113,7 @@ child = os.fork()
 if child == 0:
     rows.observe(1)
     print(os.getpid(), flush=True)
-    time.sleep(60)
+    time.sleep(60)  # it lives until the test kills it
     os._exit(0)
 signal.pause()
 """

@@ -113,9 +113,12 @@ def test_an_explanation_that_fails_costs_no_numbers(program, segments):
     failing = "import ullage_sidecar.diagnosis.joined as joined\njoined.explain = None\n"
 
     shown = inspect(segments, first=failing)
+    (segment,) = json.loads(inspect(segments, "--json", first=failing).stdout)["segments"]
 
     assert shown.returncode == 0
     assert "  contract block_table.width: 1 checks, 1 violations" in shown.stdout.splitlines()
+    assert "  no explanation of these claims: it failed" in shown.stdout.splitlines()
+    assert segment["findings"] is None
     assert "Likeliest" not in shown.stdout
 
 
