@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _held: dict[str, list[Buffer]] = {}
 
 
-class Held(NamedTuple):
+class TensorInfo(NamedTuple):
     """One pre-allocated tensor that is known by its size only: an entry of the inventory."""
 
     attribute: str
@@ -26,13 +26,13 @@ class Held(NamedTuple):
     location: str = "host"
 
 
-def inventory(owner: str, held: Iterable[Held]) -> None:
+def inventory(owner: str, held: Iterable[TensorInfo]) -> None:
     """Record what ``owner`` holds, instead of what was recorded of it before.
 
     Entries alike in attribute, shape and dtype become one record with a count and their bytes in total.
     """
     with safety.shield(f"inventory {owner}"):
-        alike: dict[Held, int] = {}
+        alike: dict[TensorInfo, int] = {}
         for entry in held:
             alike[entry] = alike.get(entry, 0) + 1
         entries = []

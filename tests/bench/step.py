@@ -34,14 +34,14 @@ MODES = ("plain", "watched", "plain again")
 def wrapped(llm):
     """Return what is wrapped: (class, name, wrapper, vLLM's own function)."""
     from ullage.engines._patch import _definer
-    from ullage.engines.vllm import builds, runner_v1, scheduler, tables
+    from ullage.engines.vllm import metadata_builders, runner_v1, scheduler, view_v1
 
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     found = []
-    for builder, _ in tables.each_builder(runner):
-        for hook in builds.BUILDS:
+    for builder in view_v1.view(runner).builders:
+        for hook in metadata_builders.BUILDS:
             attribute = hook.target.partition(".")[2]
-            owner = _definer(type(builder), attribute)
+            owner = _definer(type(builder.engine_object), attribute)
             wrapper = owner.__dict__[attribute]
             found.append((owner, attribute, wrapper, wrapper.__wrapped__))
     for hook in (*scheduler.HOOKS, *runner_v1.HOOKS):

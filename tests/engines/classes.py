@@ -32,12 +32,30 @@ from vllm.v1.worker.gpu.spec_decode.dflash import speculator as dflash  # noqa: 
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator  # noqa: E402
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator  # noqa: E402
 
-from ullage.engines.vllm.walk import walk  # noqa: E402
+from ullage.engines.vllm import view_v1, view_v2  # noqa: E402
+from ullage.engines.vllm._sizes import process_sizes  # noqa: E402
+from ullage.engines.vllm.metadata_builders import BuilderChecks, watch  # noqa: E402
+from ullage.engines.vllm.startup_audit import audit  # noqa: E402
 from ullage.session import session  # noqa: E402
 
-WATCHED = (flash_attn, gpu_model_runner, session, walk, workspace)
+WATCHED = (flash_attn, gpu_model_runner, session, workspace)
 V2 = (block_table_v2, input_batch, states, speculator, dflash, EagleSpeculator, StandaloneARSpeculator)
 """What programs use besides what stands here."""
+
+
+def audit_v1(runner):
+    """Do to a stand-in of the V1 runner what the probe does when its KV cache is initialised."""
+    _audit(view_v1.view(runner))
+
+
+def audit_v2(runner):
+    """The same of the V2 runner."""
+    _audit(view_v2.view(runner))
+
+
+def _audit(view):
+    audit(view, process_sizes)
+    watch(BuilderChecks(view, process_sizes))
 
 
 def config(max_model_len=200_000, max_num_seqs=8, max_num_batched_tokens=64, look_ahead=2):

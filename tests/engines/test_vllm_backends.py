@@ -69,7 +69,7 @@ session.open()
     ("pages", "found"), [(8 * 3125, set()), (8 * 3124, {("flashinfer.page_indices", 24992, 25000)})]
 )
 def test_the_pages_of_all_sequences_of_the_longest_step(run_classes, pages, found):
-    _, seen = run_classes(FLASHINFER + f"walk(runner(builder(pages={pages})))")
+    _, seen = run_classes(FLASHINFER + f"audit_v1(runner(builder(pages={pages})))")
 
     assert events(seen) == found
 
@@ -99,7 +99,7 @@ def test_a_shared_workspace_is_held_against_the_estimate_of_each_builder(run_cla
 first, second, third = builder(), builder({second}), builder()
 for other in (second, third):
     other.set_workspace_buffer(first._get_workspace_buffer())
-walk(runner(first, second, third))
+audit_v1(runner(first, second, third))
 """
     )
 
@@ -118,7 +118,7 @@ walk(runner(first, second, third))
 )
 def test_workspaces_of_which_nothing_can_be_said_or_that_are_not_shared(run_classes, apart):
     _, seen = run_classes(
-        FLASHINFER + f"first, second = builder(), builder(heads=64)\n{apart}\nwalk(runner(first, second))"
+        FLASHINFER + f"first, second = builder(), builder(heads=64)\n{apart}\naudit_v1(runner(first, second))"
     )
 
     assert events(seen) == set()
@@ -148,7 +148,7 @@ def builder(tiles=132, splits=9, heads=128):
     ],
 )
 def test_flashmla_has_a_row_for_each_part_of_the_device_and_a_boundary_for_each_sequence(run_classes, sizes, found):
-    _, seen = run_classes(FLASHMLA + f"walk(runner(builder({sizes})))")
+    _, seen = run_classes(FLASHMLA + f"audit_v1(runner(builder({sizes})))")
 
     assert events(seen) == found
 
@@ -173,7 +173,7 @@ graphs = Some(cudagraph_keys={"FULL": [Some(num_tokens=24, num_reqs=8)], "PIECEW
 
 @pytest.mark.parametrize(("index", "found"), [(None, set()), (24, set()), (23, {("gdn.token_rows", 23, 24)})])
 def test_gated_delta_networks_list_the_tokens_of_the_largest_graph(run_classes, index, found):
-    _, seen = run_classes(GDN + f"walk(runner(builder({index}), cudagraph_dispatcher=graphs))")
+    _, seen = run_classes(GDN + f"audit_v1(runner(builder({index}), cudagraph_dispatcher=graphs))")
 
     assert events(seen) == found
     assert shapes(seen, "mamba.state_rows")["graph capture"] == (8,)
@@ -200,6 +200,6 @@ graphs = Some(cudagraph_keys={"FULL": [Some(num_tokens=8, num_reqs=8)]})
     ],
 )
 def test_states_of_mamba_have_a_row_for_each_sequence_of_the_largest_graph(run_classes, replaced, found):
-    _, seen = run_classes(MAMBA + f"{replaced}\nwalk(runner(made, cudagraph_dispatcher=graphs))")
+    _, seen = run_classes(MAMBA + f"{replaced}\naudit_v1(runner(made, cudagraph_dispatcher=graphs))")
 
     assert events(seen) == found

@@ -19,7 +19,6 @@ def claims(seen):
 
 V2 = """
 import vllm.v1.worker.cpu.shm
-from ullage.engines.vllm.shape_v2 import as_v1
 
 speculator._target_feeds_hc_residual = lambda config: False
 dflash.replace = lambda made, **changes: Some(**{**vars(made), **changes})
@@ -58,7 +57,7 @@ def runner_v2(drafter, config, **more):
             block_sizes=[64], max_num_blocks_per_group=[-(-longest // 128) * 2], **shape
         ),
     }
-    return as_v1(Some(**{**held, **more}))
+    return Some(**{**held, **more})
 """
 SPECULATORS = [("EagleSpeculator", 0), ("StandaloneARSpeculator", 1), ("dflash.DFlashSpeculator", 4)]
 
@@ -72,7 +71,7 @@ made = drafting({reserved}, max_model_len=2048, look_ahead=4)
 drafter = {speculator}(made, CPU)
 if hasattr(drafter, "expanded_input_ids"):
     drafter.expanded_slot_mappings = torch.empty(1, 64 + 8)  # as set_attn does
-walk(runner_v2(drafter, made))
+audit_v2(runner_v2(drafter, made))
 """
     )
 
@@ -103,7 +102,7 @@ def test_a_speculator_made_for_smaller_limits_disagrees_with_those_in_force(run_
 made = drafting(0, max_model_len=2048, look_ahead=4)
 drafter = EagleSpeculator(made, CPU)
 made.{raised}
-walk(runner_v2(drafter, made))
+audit_v2(runner_v2(drafter, made))
 """
     )
 
@@ -130,7 +129,7 @@ def test_tokens_that_are_drafted_at_once_need_rows_for_as_many_sequences_as_are_
         + f"""
 made = drafting({reserved}, max_num_seqs=16, max_model_len=2048, look_ahead=4)
 {more}
-walk(runner_v2(dflash.DFlashSpeculator(made, CPU), made))
+audit_v2(runner_v2(dflash.DFlashSpeculator(made, CPU), made))
 """
     )
 
@@ -144,7 +143,7 @@ def test_a_sampler_of_drafts_has_a_row_for_each_token_of_each_sequence(run_class
 made = drafting(4, max_model_len=2048, look_ahead=4)
 drafter = dflash.DFlashSpeculator(made, CPU)
 drafter.sample_indices = drafter.sample_indices[:28]
-walk(runner_v2(drafter, made))
+audit_v2(runner_v2(drafter, made))
 """
     )
 
@@ -159,7 +158,7 @@ def test_a_draft_model_that_sees_one_token_more_of_each_sequence_than_the_target
 made = drafting(1, max_model_len=2048, look_ahead=4)
 drafter = StandaloneARSpeculator(made, CPU)
 drafter.expanded_slot_mappings = torch.empty(1, {rows})
-walk(runner_v2(drafter, made))
+audit_v2(runner_v2(drafter, made))
 """
     )
 
@@ -174,7 +173,7 @@ def test_drafts_go_on_past_a_limit_that_was_lowered_for_the_target_alone(run_cla
 made = drafting(0, max_model_len=2048, look_ahead=4)
 drafter = EagleSpeculator(made, CPU)
 made.model_config.max_model_len = {limit}
-walk(runner_v2(drafter, made, max_model_len={limit}))
+audit_v2(runner_v2(drafter, made, max_model_len={limit}))
 """
     )
 
@@ -192,7 +191,7 @@ attention, layer, rope = torch.nn.Module(), torch.nn.Module(), torch.nn.Module()
 rope.register_buffer("cos_sin_cache", torch.zeros({rows}, 8))
 layer.attn, layer.rotary_emb, drafter.model = attention, rope, torch.nn.ModuleList([layer])
 made.compilation_config.static_forward_context = {{"draft.layer.attn": attention}}
-walk(runner_v2(drafter, made))
+audit_v2(runner_v2(drafter, made))
 """
     )
 
@@ -207,7 +206,7 @@ def test_graphs_of_a_speculator_are_held_against_its_rows(run_classes, requests,
 made = drafting(4, max_model_len=2048, look_ahead=4)
 drafter = dflash.DFlashSpeculator(made, CPU)
 drafter.query_cudagraph_manager = Some(_capture_descs={{"FULL": [Some(num_tokens=60, num_reqs={requests})]}})
-walk(runner_v2(drafter, made))
+audit_v2(runner_v2(drafter, made))
 """
     )
 
@@ -219,7 +218,7 @@ def test_the_tensors_of_a_speculator_are_inventory(run_classes):
         V2
         + """
 made = drafting(0, max_model_len=2048, look_ahead=4)
-walk(runner_v2(EagleSpeculator(made, CPU), made))
+audit_v2(runner_v2(EagleSpeculator(made, CPU), made))
 """
     )
 
@@ -249,7 +248,7 @@ made.scheduler_config.max_num_scheduled_tokens = {scheduled}
 made.speculative_config.max_num_new_slots_for_drafting = {reserved}
 rows = {{"input_ids": torch.zeros(64), "arange": torch.arange(9)}}
 proposer = Some(method="draft_model", net_num_new_slots_per_request=1, **rows)
-walk(runner(drafter=proposer, config=made))
+audit_v1(runner(drafter=proposer, config=made))
 """)
 
     assert events(seen) == found

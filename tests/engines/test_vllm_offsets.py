@@ -13,7 +13,9 @@ LAYERS = """
 import sys, types
 from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
 from vllm.lora.layers.vocab_parallel_embedding import VocabParallelEmbeddingWithLoRA
-from ullage.engines.vllm import offsets
+from ullage.engines.vllm._sizes import process_sizes
+from ullage.engines.vllm.claims import int32_limits
+from ullage.engines.vllm.view_lora import ADAPTER_KERNELS, adapter_slots
 from ullage.session import session
 
 def lora(rank):
@@ -44,7 +46,12 @@ def weights(rows):
 def manager(slots, *layers):
     return Some(lora_slots=slots, modules=dict(enumerate(layers)))
 
-sys.modules[offsets.ADAPTER_KERNELS] = types.ModuleType(offsets.ADAPTER_KERNELS)
+def claim(manager):
+    adapters = adapter_slots(manager)
+    if adapters is not None:
+        int32_limits.claim_adapters(adapters, process_sizes)
+
+sys.modules[ADAPTER_KERNELS] = types.ModuleType(ADAPTER_KERNELS)
 session.open()
 """
 
@@ -57,7 +64,7 @@ def events(seen):
     ("slots", "rank", "found"), [(56, 256, []), (57, 256, [("lora.slots", 56, 57)]), (57, 128, []), (4, 16, [])]
 )
 def test_more_adapters_than_a_kernel_can_address_in_the_widest_weights(run_classes, slots, rank, found):
-    _, seen = run_classes(LAYERS + f"offsets.claim_adapters(manager({slots}, logits({slots}, {rank})))")
+    _, seen = run_classes(LAYERS + f"claim(manager({slots}, logits({slots}, {rank})))")
 
     assert events(seen) == found
     (reach,) = [claim for claim in seen.claims if claim.role.name == "PROVIDES"]
@@ -65,7 +72,7 @@ def test_more_adapters_than_a_kernel_can_address_in_the_widest_weights(run_class
 
 
 def test_it_is_explained_by_the_width_of_the_index(run_classes):
-    _, seen = run_classes(LAYERS + "offsets.claim_adapters(manager(57, logits(57, 256)))")
+    _, seen = run_classes(LAYERS + "claim(manager(57, logits(57, 256)))")
 
     (contract,) = [one for one in joined([(seen.name, seen.claims)]) if one.disagreements]
     assert "offsets below 2^31 reach 56 of 38928384 each" in contract.findings()[0][1].causes[0]
@@ -83,14 +90,12 @@ def test_it_is_explained_by_the_width_of_the_index(run_classes):
     ids=["looked up elsewhere", "no layers", "strides as a tensor", "a stride of 64 bits", "experts"],
 )
 def test_what_no_kernel_indexes_in_32_bits_has_no_limit(run_classes, held):
-    _, seen = run_classes(LAYERS + f"offsets.claim_adapters({held})")
+    _, seen = run_classes(LAYERS + f"claim({held})")
 
     assert events(seen) == []
 
 
 def test_without_the_kernels_there_is_no_limit(run_classes):
-    _, seen = run_classes(
-        LAYERS + "del sys.modules[offsets.ADAPTER_KERNELS]; offsets.claim_adapters(manager(64, logits(64, 256)))"
-    )
+    _, seen = run_classes(LAYERS + "del sys.modules[ADAPTER_KERNELS]; claim(manager(64, logits(64, 256)))")
 
     assert seen.claims == ()

@@ -17,6 +17,7 @@ def layer(window=(-1, -1), heads=(8, 2, 128)):
 def builder(allocated=33, planner=13, layers=None, cls=flash_attn.FlashAttentionMetadataBuilder):
     made = object.__new__(cls)
     CONFIG.compilation_config.static_forward_context = layers or {"layer": layer()}
+    made.kv_cache_spec = full(64)
     made.vllm_config, made.layer_names = CONFIG, list(layers or ["layer"])
     made.cache_config, made.kv_cache_dtype, made.block_size = Some(cache_dtype="auto"), torch.bfloat16, 64
     made.num_heads_q, made.num_heads_kv, made.headdim, made.dcp_world_size = 8, 2, 128, 1
@@ -125,7 +126,7 @@ def test_layers_with_other_heads_than_the_planner_counts_on_disagree_before_any_
         + f"""
 made = builder(layers={{"draft": layer(heads={heads})}})
 one = Some(metadata_builders=[made], layer_names=["draft"], kv_cache_group_id=0)
-walk(runner(attn_groups=[[one]]))
+audit_v1(runner(attn_groups=[[one]]))
 """
     )
 

@@ -73,11 +73,11 @@ except RuntimeError:
     assert (violation.subject, violation.numbers[:2]) == ("step.tokens", (3, 4))
 
 
-# -- the walk, before any traffic ---------------------------------------------------------------------------------
+# -- the audit, before any traffic --------------------------------------------------------------------------------
 
 
 def test_what_fits_is_claimed_and_nothing_is_reported(run_classes):
-    _, seen = run_classes("walk(runner(sparse(3126)))")
+    _, seen = run_classes("audit_v1(runner(sparse(3126)))")
 
     assert events(seen, "DISAGREEMENT") == []
     sizes = {(claim.contract, claim.role.name, claim.shape) for claim in seen.claims if not claim.tally}
@@ -99,7 +99,7 @@ def test_a_copy_without_the_alignment_of_the_table_disagrees_before_any_traffic(
 ):
     _, seen = run_classes(f"""
 limits = config(max_model_len={max_model_len})
-walk(runner(sparse({copy}, block_size={block_size}, config=limits), config=limits))
+audit_v1(runner(sparse({copy}, block_size={block_size}, config=limits), config=limits))
 """)
 
     differ = [(event.subject, sorted(event.numbers[:2])) for event in events(seen, "DISAGREEMENT")]
@@ -107,7 +107,7 @@ walk(runner(sparse({copy}, block_size={block_size}, config=limits), config=limit
 
 
 def test_a_kernel_with_smaller_blocks_has_more_columns_for_the_same_tokens(run_classes):
-    _, seen = run_classes("walk(runner(sparse(200_192 // 64, block_size=64), spec=full(256)))")
+    _, seen = run_classes("audit_v1(runner(sparse(200_192 // 64, block_size=64), spec=full(256)))")
 
     assert events(seen, "DISAGREEMENT") == []
     claims = {claim.contract: claim.shape for claim in seen.claims if claim.source == "runner block table"}
@@ -115,7 +115,7 @@ def test_a_kernel_with_smaller_blocks_has_more_columns_for_the_same_tokens(run_c
 
 
 def test_a_table_for_a_limit_that_was_raised_since_is_too_short(run_classes):
-    _, seen = run_classes("walk(runner(config=config(max_model_len=653_440), max_model_len=1_048_576))")
+    _, seen = run_classes("audit_v1(runner(config=config(max_model_len=653_440), max_model_len=1_048_576))")
 
     found = {(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")}
     assert found == {("block_table.tokens", 653_440, 1_048_576)}
@@ -125,7 +125,7 @@ def test_a_table_for_a_limit_that_was_raised_since_is_too_short(run_classes):
 
 
 def test_a_limit_that_was_lowered_since_is_no_fault(run_classes):
-    _, seen = run_classes("walk(runner(sparse(3126), max_model_len=10_000))")
+    _, seen = run_classes("audit_v1(runner(sparse(3126), max_model_len=10_000))")
 
     assert events(seen, "DISAGREEMENT") == []
 
@@ -134,7 +134,7 @@ def test_a_graph_for_more_sequences_than_there_are_rows(run_classes):
     _, seen = run_classes("""
 graphs = Some(cudagraph_keys={"FULL": {Some: 1}})
 graphs.cudagraph_keys = {"FULL": [Some(num_tokens=16, num_reqs=16)], "PIECEWISE": [Some(num_tokens=64, num_reqs=None)]}
-walk(runner(cudagraph_dispatcher=graphs))
+audit_v1(runner(cudagraph_dispatcher=graphs))
 """)
 
     found = {(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")}
@@ -161,14 +161,14 @@ CONFIG.compilation_config.static_forward_context = {"model.layer.attn": attentio
 
 
 def test_a_rope_cache_shorter_than_the_longest_sequence(run_classes):
-    _, seen = run_classes(ROPE + "walk(runner(model=model(attention, rope(163_840))))")
+    _, seen = run_classes(ROPE + "audit_v1(runner(model=model(attention, rope(163_840))))")
 
     found = [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")]
     assert found == [("rope.rows", 163_840, 200_000)]
 
 
 def test_the_rope_cache_of_a_vision_tower_need_not_reach_that_far(run_classes):
-    _, seen = run_classes(ROPE + "walk(runner(model=model(attention, rope(200_000), vision=rope(8192))))")
+    _, seen = run_classes(ROPE + "audit_v1(runner(model=model(attention, rope(200_000), vision=rope(8192))))")
 
     assert events(seen, "DISAGREEMENT") == []
 
@@ -179,7 +179,7 @@ def test_the_rope_cache_of_a_draft_must_reach_as_far_as_it_is_asked(run_classes,
         ROPE
         + f"""
 proposer = Some(model=model(drafts, rope(4096)), method="eagle", arange=torch.arange(64), input_ids=torch.zeros(64))
-walk(runner(model=model(attention, rope(200_000)), drafter=proposer, effective_drafter_max_model_len={limit}))
+audit_v1(runner(model=model(attention, rope(200_000)), drafter=proposer, effective_drafter_max_model_len={limit}))
 """
     )
 
@@ -189,7 +189,7 @@ walk(runner(model=model(attention, rope(200_000)), drafter=proposer, effective_d
 def test_the_arange_of_a_proposer_holds_the_end_of_the_last_sequence_too(run_classes):
     _, seen = run_classes("""
 proposer = Some(method="eagle", arange=torch.arange(8), input_ids=torch.zeros(64))
-walk(runner(drafter=proposer))
+audit_v1(runner(drafter=proposer))
 """)
 
     found = [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")]
@@ -211,13 +211,13 @@ import vllm
 
 @pytest.mark.parametrize(("version", "found"), [("0.22.1", [("kv_cache.blocks", 7768, 9000)]), ("0.32.0", [])])
 def test_more_blocks_than_a_kernel_with_offsets_of_32_bits_can_address(run_classes, version, found):
-    _, seen = run_classes(OFFSETS + f"vllm.__version__ = {version!r}; walk(made)")
+    _, seen = run_classes(OFFSETS + f"vllm.__version__ = {version!r}; audit_v1(made)")
 
     assert [(event.subject, *event.numbers[:2]) for event in events(seen, "DISAGREEMENT")] == found
 
 
 def test_ranks_with_other_limits_disagree_where_their_claims_are_joined(run_classes):
-    ours, theirs = (run_classes(f"walk(runner(max_model_len={limit}))")[1] for limit in (200_000, 199_936))
+    ours, theirs = (run_classes(f"audit_v1(runner(max_model_len={limit}))")[1] for limit in (200_000, 199_936))
 
     (contract,) = [one for one in joined([("tp0", ours.claims), ("tp1", theirs.claims)]) if one.disagreements]
     assert contract.name == "limits"
@@ -229,26 +229,68 @@ def test_data_parallel_ranks_have_limits_of_their_own(run_classes):
 CONFIG.parallel_config.data_parallel_size, CONFIG.parallel_config.data_parallel_index = 2, 1
 from ullage.engines.vllm._identity import identify
 identify(CONFIG, "worker")
-walk(runner())
+audit_v1(runner())
 """)
 
     names = {claim.contract for claim in seen.claims}
     assert names == {"limits/dp1", "block_table.tokens/dp1", "step.tokens/dp1", "step.requests/dp1"}
 
 
-def test_a_part_of_the_walk_that_fails_takes_no_other_with_it(run_classes):
+@pytest.mark.parametrize(
+    ("fault", "errors"),
+    [
+        ("del broken.max_model_len", 1),
+        ("del broken.attn_groups", 2),  # the builders, and their tensors
+        ("builder.kv_cache_spec = Some(block_size=None)", 1),
+        ("del builder.kv_cache_spec", 1),
+    ],
+    ids=["a limit", "all builders", "a claim", "one builder"],
+)
+def test_a_part_of_the_audit_that_fails_takes_no_other_with_it(run_classes, fault, errors):
+    _, seen = run_classes(
+        f"""
+import os
+os.environ["ULLAGE_STRICT"] = "0"
+builder = sparse(3126)
+broken = runner(builder, sparse(3126))
+{fault}
+audit_v1(broken)
+""",
+        errors=errors,
+    )
+
+    assert {"limits", "block_table.tokens", "step.tokens", "step.requests"} <= {claim.contract for claim in seen.claims}
+
+
+def test_a_builder_that_cannot_be_read_leaves_the_claims_of_the_next_one(run_classes):
     _, seen = run_classes(
         """
 import os
 os.environ["ULLAGE_STRICT"] = "0"
-broken = runner(sparse(3125))
-del broken.max_model_len
-walk(broken)
+unread = sparse(3126)
+del unread.kv_cache_spec
+audit_v1(runner(unread, sparse(3125)))
 """,
-        errors=2,
+        errors=1,
     )
 
-    assert "step.tokens" in {claim.contract for claim in seen.claims}
+    assert [event.subject for event in events(seen, "DISAGREEMENT")] == ["block_table.width"]
+
+
+def test_a_model_without_a_kv_cache_has_no_tables_and_claims_its_rows(run_classes):
+    _, seen = run_classes("""
+tokens = torch.zeros((8, 200_000), dtype=torch.int32)
+encodes = runner(
+    attn_groups=[], kv_cache_config=Some(num_blocks=1, kv_cache_groups=[]),
+    input_batch=Some(token_ids_cpu=tokens, block_table=Some(block_tables=[])),
+)
+audit_v1(encodes)
+""")
+
+    assert events(seen, "DISAGREEMENT") == []
+    sources = {claim.source for claim in seen.claims if not claim.tally}
+    assert {"runner.input_ids", "input batch.token_ids_cpu"} <= sources
+    assert not [source for source in sources if "block table" in source]
 
 
 # -- builds, in each step -----------------------------------------------------------------------------------------
@@ -272,7 +314,7 @@ def batch(made=None, columns=3126, **more):
 
 builder, base = sparse(3126), sparse(3126)
 builder.__class__, base.__class__ = Virtual, Builder
-walk(runner(builder, base))
+audit_v1(runner(builder, base))
 """
 
 
@@ -370,7 +412,7 @@ builder.build(0, batch(max_seq_len=300_000))
 def test_a_bound_that_counts_guesses_of_asynchronous_steps_may_be_a_little_more(run_classes):
     _, seen = run_classes(
         BUILDERS
-        + "walk(runner(builder, use_async_scheduling=True)); builder.build(0, batch(max_seq_len=3126 * 64 + 3))"
+        + "audit_v1(runner(builder, use_async_scheduling=True)); builder.build(0, batch(max_seq_len=3126 * 64 + 3))"
     )
 
     assert violations(seen) == []

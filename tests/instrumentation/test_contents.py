@@ -5,7 +5,8 @@ from __future__ import annotations
 CODE = """
 import ullage
 from types import SimpleNamespace as Some
-from ullage.engines.vllm import builds, held, walk
+from ullage.engines.vllm import metadata_builders, startup_audit, view_common, view_v1
+from ullage.engines.vllm._sizes import process_sizes
 
 class Device:
     type = "cuda"
@@ -63,11 +64,13 @@ runner = Some(
     kv_cache_config=Some(num_blocks=4, kv_cache_groups=[Some(kv_cache_spec=Some(block_size=64))]),
     input_batch=Some(block_table=Some(block_tables=[table]), token_ids_cpu=Tensor()),
 )
-walk.walk(runner)
+view = view_v1.view(runner)
+startup_audit.audit(view, process_sizes)
+metadata_builders.watch(metadata_builders.BuilderChecks(view, process_sizes))
 batch = Some(num_actual_tokens=9, num_reqs=9, max_seq_len=999, block_table_tensor=Tensor(), causal=Tensor())
 assert builder.build(0, batch) == "built"
-assert builds.PROBE.calls == 1
-print(list(held._held(Some(input_ids=CpuGpuBuffer(), positions=Tensor(), name="runner"))))
+assert metadata_builders.PROBE.calls == 1
+print(list(view_common.tensors({"input_ids": CpuGpuBuffer(), "positions": Tensor(), "name": "runner"})))
 """
 
 
@@ -75,6 +78,6 @@ def test_contents_are_never_asked_for(program):
     out = program(CODE).finish()
 
     assert out.strip() == (
-        "[Held(attribute='input_ids', shape=(4, 7), dtype='int32', nbytes=224, location='device'), "
-        "Held(attribute='positions', shape=(4, 7), dtype='int32', nbytes=112, location='device')]"
+        "[TensorInfo(attribute='input_ids', shape=(4, 7), dtype='int32', nbytes=224, location='device'), "
+        "TensorInfo(attribute='positions', shape=(4, 7), dtype='int32', nbytes=112, location='device')]"
     )

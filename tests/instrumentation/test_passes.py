@@ -12,7 +12,7 @@ import os, sys
 import ullage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ullage.inventory import Held, inventory
+from ullage.inventory import TensorInfo, inventory
 from ullage.segment import reader
 from ullage.session import session
 
@@ -60,7 +60,7 @@ def check(name, shape, source):
     if name in contracts: contracts[name].check(Tensor(shape), source)
 
 def hold(owner, attribute, shape, nbytes):
-    inventory(owner, [Held(attribute, shape, "int32", nbytes)])
+    inventory(owner, [TensorInfo(attribute, shape, "int32", nbytes)])
 
 calls = st.one_of(
     st.tuples(st.just(register), names, numbers, units, kinds, texts | st.none(), numbers | st.none()),

@@ -286,7 +286,7 @@ def claims(seen):
     return {(claim.contract, claim.source): claim for claim in seen.claims if not claim.tally}
 
 
-def test_what_the_walk_claims_of_the_v1_runner_it_claims_here_too(run):
+def test_what_is_claimed_of_the_v1_runner_is_claimed_here_too(run):
     seen = run("GPUModelRunner.tables = BlockTables(6, split=[4]); start(GPUModelRunner(graphs=(8, 16)))")
 
     shapes = {key: claim.shape for key, claim in claims(seen).items()}
@@ -297,6 +297,18 @@ def test_what_the_walk_claims_of_the_v1_runner_it_claims_here_too(run):
     assert shapes["step.tokens", "runner.input_ids"] == (64,)
     assert claims(seen)["block_table.tokens", "runner block table"].inputs["manager_block_size"] == 16
     assert [event.subject for event in seen.events if event.kind.name == "DISAGREEMENT"] == ["block_table.tokens"]
+
+
+def test_a_model_without_a_kv_cache_has_no_tables_and_claims_its_rows(run):
+    seen = run(
+        "GPUModelRunner.tables = BlockTables()\n"
+        "runner = GPUModelRunner(); runner.kv_cache_config.kv_cache_groups = []; start(runner)"
+    )
+
+    assert not [name for name in buffers(seen) if name.startswith("block_table_row")]
+    sources = {source for _, source in claims(seen)}
+    assert "runner.input_ids" in sources
+    assert not [source for source in sources if "block table" in source]
 
 
 def test_a_builder_of_the_drafts_that_keeps_a_narrower_copy_of_the_table_disagrees(run):

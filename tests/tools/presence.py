@@ -13,7 +13,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from ullage.engines.vllm import builds, drafts, rows
+from ullage.engines.vllm import metadata_builders, row_names
 from ullage.engines.vllm.hooks import HOOKS
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/engines.md"
@@ -21,13 +21,13 @@ BEGIN, END = "<!-- presence -->", "<!-- /presence -->"
 
 _SPECULATORS = "vllm.v1.worker.gpu.spec_decode."
 OWNERS = (
-    ("GPUModelRunner", ("vllm.v1.worker.gpu_model_runner:GPUModelRunner",), rows.RUNNER),
-    ("InputBatch", ("vllm.v1.worker.gpu_input_batch:InputBatch",), rows.INPUT_BATCH),
-    ("BlockTable", ("vllm.v1.worker.block_table:BlockTable",), rows.BLOCK_TABLE),
+    ("GPUModelRunner", ("vllm.v1.worker.gpu_model_runner:GPUModelRunner",), row_names.RUNNER),
+    ("InputBatch", ("vllm.v1.worker.gpu_input_batch:InputBatch",), row_names.INPUT_BATCH),
+    ("BlockTable", ("vllm.v1.worker.block_table:BlockTable",), row_names.BLOCK_TABLE),
     (
         "SpecDecodeBaseProposer",
         ("vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer",),
-        drafts.PROPOSER,
+        row_names.PROPOSER,
     ),
     (
         "v2.Speculator",
@@ -48,7 +48,7 @@ OWNERS = (
                 )
             ),
         ),
-        (*drafts.SPECULATOR, *drafts.SAMPLED, *drafts.EXPANDED),
+        (*row_names.SPECULATOR, *row_names.SAMPLED, *row_names.EXPANDED),
     ),
 )
 """Whose tensors have a row for each of something: a name, the classes that have them, and the tensors.
@@ -131,7 +131,7 @@ def _imported(tree: ast.Module, name: str) -> str:
 def functions(release: Release) -> dict[str, str]:
     """Return for each hook point whether the release has it: yes, no, or a dash if it is not asked for."""
     found = {}
-    for hook in (*HOOKS, *builds.BUILDS):
+    for hook in (*HOOKS, *metadata_builders.BUILDS):
         name = f"{hook.module}:{hook.target}"
         there = release.has(name)
         found[_named(name)] = ("yes" if there else "no") if hook.exists_in(release.number) else "-"

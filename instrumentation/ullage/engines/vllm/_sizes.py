@@ -1,8 +1,8 @@
-"""The sizes that vLLM's components must agree on: which there are, and the limits they are computed from."""
+"""The sizes that vLLM's components must agree on: their dimensions and relations, and their contracts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ullage.contracts import Contract
 from ullage.engines.vllm._identity import ranks
@@ -11,9 +11,14 @@ from ullage.segment.agreement import AT_LEAST, EQUAL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Inputs = dict[str, Any]
-
 SOURCE_BYTES = 64
+
+STEP_TOKENS, STEP_REQUESTS, SEQUENCE_TOKENS = "step.tokens", "step.requests", "block_table.tokens"
+DECODE_ROWS, DECODE_ARANGE = "indexer.decode_rows", "indexer.arange"
+NUM_SPLITS, STATE_ROWS = "flashmla.num_splits", "mamba.state_rows"
+DRAFT_ARANGE, DRAFT_TOKENS = "draft.arange", "draft.tokens"
+DRAFT_STEP_TOKENS, DRAFT_SAMPLES = "draft.step_tokens", "draft.sample_rows"
+TABLE_WIDTH, PAGE_INDICES = "block_table.width", "flashinfer.page_indices"
 
 
 class Size(NamedTuple):
@@ -61,46 +66,42 @@ SIZES: Mapping[str, Size] = {
 ``step.tokens`` and ``step.requests`` have a row for each token, or request, of the largest step.
 """
 
-_contracts: dict[str, Contract] = {}
+
+class Ranks(Protocol):
+    """Which of its engine's processes speaks: ``data`` among the data-parallel ones, ``own`` among all workers."""
+
+    data: str
+    own: str
 
 
-def agreed(name: str, *, own: bool = False) -> Contract:
-    """Return the contract of a size; it is registered when the first component speaks of it.
+class Sizes:
+    """The contracts of one engine instance, by the name of their size."""
 
-    Processes of one engine speak of the same sizes, but for data-parallel ones; ``own``: this worker alone does.
-    """
-    rank = ranks.own if own else ranks.data
-    name = f"{name}/{rank}" if rank else name
-    if name not in _contracts:
-        size = SIZES[name.partition("/")[0]]
-        _contracts[name] = Contract(name, dims=size.dims, relation=size.relation, unit=size.unit)
-    return _contracts[name]
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._contracts: dict[str, Contract] = {}
+
+    def agreed(self, name: str, *, own: bool = False) -> Contract:
+        """Return the contract of a size; it is registered when the first component speaks of it.
+
+        Processes of one engine speak of the same sizes, but for data-parallel ones; ``own``: this worker alone does.
+
+        Raises:
+            KeyError: ``SIZES`` has no such size.
+        """
+        rank = self._ranks.own if own else self._ranks.data
+        name = f"{name}/{rank}" if rank else name
+        if name not in self._contracts:
+            size = SIZES[name.partition("/")[0]]
+            self._contracts[name] = Contract(name, dims=size.dims, relation=size.relation, unit=size.unit)
+        return self._contracts[name]
+
+
+process_sizes = Sizes(ranks)
+"""For probes that do not know their engine instance yet."""
+agreed = process_sizes.agreed
 
 
 def source(*parts: str) -> str:
     """Return the name of a source that fits into its record."""
     return ".".join(parts).encode()[:SOURCE_BYTES].decode(errors="ignore")
-
-
-def inputs(config: Any, *names: str, **more: Any) -> Inputs:
-    """Return the limits of ``names`` as they are in force now; those that change nothing are left out."""
-    every = {
-        "max_model_len": config.model_config.max_model_len,
-        "max_num_seqs": config.scheduler_config.max_num_seqs,
-        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
-        "num_speculative_tokens": look_ahead_tokens(config),
-    }
-    found = {name: every[name] for name in names}
-    look_ahead = every["num_speculative_tokens"]
-    if look_ahead:
-        found["num_speculative_tokens"] = look_ahead
-    shards = config.parallel_config.decode_context_parallel_size
-    if shards > 1:
-        found["decode_context_parallel_size"] = shards
-    return {**found, **more}
-
-
-def look_ahead_tokens(config: Any) -> int:
-    """Return how many tokens a step guesses for each sequence."""
-    speculative = config.speculative_config
-    return (speculative.num_speculative_tokens or 0) if speculative is not None else 0

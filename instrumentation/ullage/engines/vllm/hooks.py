@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ullage.engines.vllm import (
     backends,
-    builds,
     connectors,
     encoder,
     lifecycle,
     lora,
+    metadata_builders,
     planner,
     rehearsal,
     runner_v1,
@@ -38,7 +38,7 @@ HOOKS = (
     *uva.HOOKS,
     *speculative.HOOKS,
     *lora.HOOKS,
-    *builds.HOOKS,
+    *metadata_builders.HOOKS,
     *backends.HOOKS,
     *workspace.HOOKS,
     *planner.HOOKS,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook
 from ullage.engines._probe import SharedProbe
-from ullage.engines.vllm import offsets
+from ullage.engines.vllm._sizes import process_sizes
+from ullage.engines.vllm.claims import int32_limits
 from ullage.engines.vllm.rehearsal import observe
+from ullage.engines.vllm.view_lora import adapter_slots
 
 if TYPE_CHECKING:
     Args = tuple[Any, ...]
@@ -34,7 +36,9 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         location="host" if manager.device.type == "cpu" else "device",
         limit="max_loras",
     )
-    offsets.claim_adapters(manager)
+    adapters = adapter_slots(manager)
+    if adapters is not None:
+        int32_limits.claim_adapters(adapters, process_sizes)
 
 
 def _changed(_result: Any, args: Args, _kwargs: Kwargs) -> None:

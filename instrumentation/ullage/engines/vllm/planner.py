@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.engines._patch import Hook, argument
 from ullage.engines.vllm import flash_attention
-from ullage.engines.vllm._sizes import agreed, inputs, source
-from ullage.engines.vllm.builds import PROBE
+from ullage.engines.vllm._sizes import agreed
+from ullage.engines.vllm.metadata_builders import PROBE
+from ullage.engines.vllm.view_common import limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,22 +22,6 @@ if TYPE_CHECKING:
     Kwargs = dict[str, Any]
 
 NO_WINDOW = (-1, -1)
-
-
-def claim(runner: Any) -> None:
-    """Claim the heads that each planner counts on, and those of the layers that it plans for."""
-    layers = runner.vllm_config.compilation_config.static_forward_context
-    for number, group in enumerate(group for groups in runner.attn_groups for group in groups):
-        for builder in group.metadata_builders:
-            if getattr(builder, "aot_schedule", False):
-                contract = agreed(f"attention.heads/{number}" if number else "attention.heads", own=True)
-                contract.claim(type(builder).__name__, (builder.num_heads_q, builder.num_heads_kv, builder.headdim))
-                for shape in {_heads(layers[name].impl) for name in group.layer_names if name in layers}:
-                    contract.claim(source("attention layers", *map(str, shape)), shape)
-
-
-def _heads(layer: Any) -> tuple[int, int, int]:
-    return layer.num_heads, layer.num_kv_heads, layer.head_size
 
 
 def _stores(args: Args, kwargs: Kwargs) -> None:
@@ -57,7 +42,7 @@ def _compare_buffer(builder: Any, made: Any) -> None:
     config = builder.vllm_config
 
     def given() -> dict[str, Any]:
-        return inputs(config, "max_num_seqs", max_cudagraph_capture_size=builder.max_cudagraph_size)
+        return limits_of(config).inputs("max_num_seqs", max_cudagraph_capture_size=builder.max_cudagraph_size)
 
     have, need = int(builder.scheduler_metadata.shape[0]), int(made.shape[0])
     agreed("attention.metadata_buffer").compare(have, need, inputs=given, sources=(type(builder).__name__, "planner"))

@@ -9,11 +9,12 @@ from ullage.breadcrumb import breadcrumb
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines._step_hook import FAMILIAR, StepHook
-from ullage.engines.vllm import structured
+from ullage.engines.vllm import metadata_builders, structured, view_v1
 from ullage.engines.vllm._identity import identify
+from ullage.engines.vllm._sizes import process_sizes
 from ullage.engines.vllm.rehearsal import observe
+from ullage.engines.vllm.startup_audit import audit
 from ullage.engines.vllm.steps import Steps, steps
-from ullage.engines.vllm.walk import READS, walk
 from ullage.segment.phase import Phase
 from ullage.session import session
 
@@ -84,8 +85,10 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
         for name, table in zip(names, tables, strict=True)
     }
     _watched.longest = dict.fromkeys(_watched.tables, -1)
-    _rows.blocks, _rows.longest = max(map(_blocks, tables)), -1
-    walk(runner)
+    _rows.blocks, _rows.longest = max(map(_blocks, tables), default=1), -1
+    view = view_v1.view(runner)
+    audit(view, process_sizes)
+    metadata_builders.watch(metadata_builders.BuilderChecks(view, process_sizes))
 
 
 def _executes(_runner: Any, scheduler_output: Any) -> None:
@@ -156,7 +159,7 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 HOOKS = (
     Hook(_RUNNER, "GPUModelRunner.__init__", after=_created),
-    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
+    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=view_v1.READS),
     StepHook(
         _RUNNER,
         "GPUModelRunner.execute_model",

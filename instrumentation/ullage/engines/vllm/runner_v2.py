@@ -14,12 +14,12 @@ from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import Probe, SharedProbe
 from ullage.engines._step_hook import StepHook
-from ullage.engines.vllm import structured, uva
+from ullage.engines.vllm import metadata_builders, structured, uva, view_v2
 from ullage.engines.vllm._identity import identify, location
+from ullage.engines.vllm._sizes import process_sizes
 from ullage.engines.vllm.rehearsal import observe, rehearsal
-from ullage.engines.vllm.shape_v2 import READS, as_v1
+from ullage.engines.vllm.startup_audit import audit
 from ullage.engines.vllm.steps import Steps, steps
-from ullage.engines.vllm.walk import walk
 from ullage.inventory import inventory
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -34,7 +34,7 @@ ROLE = "runner v2"
 """What a process with this runner is, beside a worker: it may have imported the other one too."""
 
 _OWNERS = ("req_states", "block_tables", "structured_outputs_worker")
-"""Attributes of the runner whose tensors are inventory, beside those that the walk records."""
+"""Attributes of the runner whose tensors are inventory, in addition to those of the view."""
 
 
 class _Watched:
@@ -96,7 +96,9 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
     for owner in _OWNERS:
         inventory(owner, uva.held(getattr(runner, owner, None)))
     uva.watch(runner)
-    walk(as_v1(runner))
+    view = view_v2.view(runner)
+    audit(view, process_sizes)
+    metadata_builders.watch(metadata_builders.BuilderChecks(view, process_sizes))
 
 
 def _graphs(runner: Any) -> Buffer | None:
@@ -240,7 +242,7 @@ _REHEARSALS = SharedProbe("v2.GPUModelRunner._dummy_run", waits=True)
 
 HOOKS = (
     _hook("GPUModelRunner.__init__", after=_created),
-    _hook("GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=READS),
+    _hook("GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=view_v2.READS),
     _step_hook(
         "GPUModelRunner.execute_model",
         before=_executes,

@@ -11,9 +11,11 @@ from ullage.buffers import Buffer, buffer
 from ullage.engines._novelty import novelty
 from ullage.engines._patch import Hook
 from ullage.engines._step_hook import StepHook
-from ullage.engines.vllm import connectors, encoder, limits
+from ullage.engines.vllm import connectors, encoder
 from ullage.engines.vllm._identity import identify, location
-from ullage.engines.vllm._sizes import look_ahead_tokens
+from ullage.engines.vllm._sizes import process_sizes
+from ullage.engines.vllm.claims import limits
+from ullage.engines.vllm.view_common import limits_of, look_ahead_tokens
 from ullage.segment.layout import P
 from ullage.segment.phase import Phase
 from ullage.session import session
@@ -220,7 +222,8 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     identify(scheduler.vllm_config, "core")
     novelty.start()
     _watched.created(scheduler)
-    limits.claim_of_scheduler(scheduler)
+    blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+    limits.claim_of_scheduler(limits_of(scheduler.vllm_config), scheduler.max_model_len, blocks, process_sizes)
 
 
 def _denied(_result: None, _manager: Any, request: Any, num_new_tokens: int) -> None:

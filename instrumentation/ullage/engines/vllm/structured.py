@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ullage.buffers import Buffer, buffer
 from ullage.engines._novelty import novelty
 from ullage.engines._patch import Hook
-from ullage.engines.vllm._sizes import agreed, inputs, look_ahead_tokens
+from ullage.engines.vllm._sizes import agreed
+from ullage.engines.vllm.view_common import limits_of, look_ahead_tokens
 from ullage.session import session
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _filled(result: Any, args: Args, _kwargs: Kwargs) -> None:
 def _claim_allocated(manager: Any) -> None:
     """Claim both dimensions of the mask: a row for each position of each sequence, a bit for each token."""
     config, mask = manager.vllm_config, manager._grammar_bitmask  # noqa: SLF001
-    given = inputs(config, "max_num_seqs")
+    given = limits_of(config).inputs("max_num_seqs")
     rows = agreed("bitmask.rows")
     rows.claim("StructuredOutputManager", (int(mask.shape[0]),), role="provides", inputs=given)
     worst = config.scheduler_config.max_num_seqs * (1 + look_ahead_tokens(config))

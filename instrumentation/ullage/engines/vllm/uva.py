@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook
 from ullage.engines._probe import SharedProbe
-from ullage.inventory import Held
+from ullage.inventory import TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,12 +70,12 @@ def _compare(name: str, pool: Any) -> None:
         _watched.grown[name].resize(largest)
 
 
-def held(owner: Any) -> Iterator[Held]:
+def held(owner: Any) -> Iterator[TensorInfo]:
     """Yield what ``owner`` holds, one entry for each attribute: its first tensor, and the bytes of all. No contents."""
     for attribute, value in vars(owner).items() if owner is not None else ():
         tensors = [tensor for _, tensor in _find(value, "Tensor")]
         if tensors:
-            yield Held(
+            yield TensorInfo(
                 attribute,
                 tuple(tensors[0].shape),
                 str(tensors[0].dtype).removeprefix("torch."),

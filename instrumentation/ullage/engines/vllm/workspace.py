@@ -16,7 +16,7 @@ from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
 from ullage.engines.vllm._sizes import agreed, source
 from ullage.engines.vllm.rehearsal import observe
-from ullage.inventory import Held, inventory
+from ullage.inventory import TensorInfo, inventory
 from ullage.session import session
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _named(what: str, slot: int, mark: str = "-") -> str:
     return f"{what}{mark}{slot}" if slot else what
 
 
-def _persistent(manager: Any) -> list[Held]:
+def _persistent(manager: Any) -> list[TensorInfo]:
     """Return the tensors that callers keep from step to step; there are none before 0.32."""
     found = []
     for resources in getattr(manager, "_persistent_resources", ()):
@@ -153,7 +153,7 @@ def _persistent(manager: Any) -> list[Held]:
             if shape is not None:
                 dtype = str(resource.dtype).removeprefix("torch.")
                 place = "host" if resource.device.type == "cpu" else "device"
-                found.append(Held("persistent", tuple(shape), dtype, resource.nbytes, place))
+                found.append(TensorInfo("persistent", tuple(shape), dtype, resource.nbytes, place))
     return found
 
 
