@@ -363,6 +363,29 @@ watching._watched.longest = {id(table): -1}
 """
 
 
+WITHOUT_KV_CACHE = """
+class GPUModelRunner:
+    def __init__(self):
+        self.vllm_config, self.max_num_reqs, self.max_num_tokens, self.max_model_len = config, 16, 512, 512
+        self.input_ids, self.attn_groups = Some(gpu=tensor(512)), []
+        self.input_batch = Some(block_table=Some(block_tables=[]))
+    def initialize_kv_cache(self, kv_cache_config, is_profiling=False):
+        self.kv_cache_config = kv_cache_config
+
+config.compilation_config = Some(static_forward_context={})
+module("vllm.v1.worker.gpu_model_runner", GPUModelRunner)
+GPUModelRunner().initialize_kv_cache(Some(num_blocks=1, kv_cache_groups=[]))
+"""
+
+
+def test_a_model_without_a_kv_cache_has_no_rows_of_block_tables_and_its_own_are_claimed(run):
+    seen = run(WITHOUT_KV_CACHE)
+
+    assert "block_table_row" not in buffers(seen)
+    provided = {claim.source: claim.shape for claim in seen.claims if claim.role.name == "PROVIDES"}
+    assert provided == {"runner.input_ids": (512,)}
+
+
 def test_a_row_that_is_longer_than_ever_is_seen_in_a_step_that_brings_nothing_else_and_a_shorter_one_is_not(run):
     grown = "steps(5); table.append_row([1, 2], 0); table.append_row([3], 1); table.append_row([4], 0)"
     rows = buffers(run(FAMILIAR + ROWS + grown))["block_table_row"]

@@ -77,7 +77,7 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
         return
     runner = args[0]
     tables = runner.input_batch.block_table.block_tables
-    names = [f"block_table_row-{group}" for group in range(len(tables))] if len(tables) > 1 else ["block_table_row"]
+    names = [f"block_table_row-{group}" for group in range(len(tables))] if len(tables) != 1 else ["block_table_row"]
     _watched.tables = {
         id(table): buffer(
             name, capacity=table.max_num_blocks_per_req, unit="blocks", kind="fixed", limit="max_model_len"
