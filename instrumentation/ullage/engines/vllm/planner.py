@@ -1,8 +1,8 @@
 """FlashAttention-3's scheduler metadata, in each step: what was allocated, what the planner made, what a kernel wants.
 
-The planner is called when a batch is prepared, the kernel in the layers, where nothing of ours runs; what it will want
-follows from the same host numbers. Where they don't decide it (a number of splits that a heuristic chooses, ``causal``
-as a tensor), it is not judged.
+The planner is called when a batch is prepared, the kernel in the layers, where nothing of ours runs; the size that it
+will want follows from the same host numbers. If they don't decide it (a number of splits that a heuristic chooses,
+``causal`` as a tensor), nothing is compared.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _compare_buffer(builder: Any, made: Any) -> None:
 
 
 def _planned(made: Any, args: Args, kwargs: Kwargs) -> None:
-    """The planner's answer, beside what each kind of layer will want of it."""
+    """Compare the planner's answer with the size that each kind of layer will want."""
     if made is None:
         return
     builder, batch, causal = args[0], kwargs["batch_size"], kwargs["causal"]
@@ -70,7 +70,7 @@ def _planned(made: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 def _compare(size: int, planned: flash_attention.Facts, wanted: flash_attention.Facts) -> None:
-    """Hold the size of what was made against the one that follows from what the kernel will be told."""
+    """Compare the size that the planner made with the one that follows from the arguments of the kernel."""
     needed = flash_attention.metadata_size(wanted)
     if needed is not None:
         contract = agreed("attention.scheduler_metadata")

@@ -123,9 +123,9 @@ def _layer(layer: Any, num_blocks: int) -> Layer:
 
 
 def _heads(implementation: Any) -> Heads | None:
-    if not hasattr(implementation, "num_kv_heads"):
-        return None
-    return implementation.num_heads, implementation.num_kv_heads, implementation.head_size
+    names = ("num_heads", "num_kv_heads", "head_size")
+    query, key_value, size = (getattr(implementation, name, None) for name in names)
+    return None if query is None or key_value is None or size is None else (query, key_value, size)
 
 
 def _block_stride(cache: Any, num_blocks: int) -> int:
