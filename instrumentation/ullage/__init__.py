@@ -29,8 +29,8 @@ __all__ = [
 if TYPE_CHECKING:
     from ullage.buffers import Buffer, buffer
     from ullage.contracts import Contract
+    from ullage.process import step
     from ullage.scheduler_metadata import SchedulerMetadata
-    from ullage.session import step
     from ullage.watching import watch
 
 _HOME = {
@@ -38,7 +38,7 @@ _HOME = {
     "Contract": "ullage.contracts",
     "SchedulerMetadata": "ullage.scheduler_metadata",
     "buffer": "ullage.buffers",
-    "step": "ullage.session",
+    "step": "ullage.process",
     "watch": "ullage.watching",
 }
 

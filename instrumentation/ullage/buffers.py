@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ullage import compiled, safety
 from ullage.counting import counting
 from ullage.exact import size
+from ullage.process import process
 from ullage.segment import layout, text
 from ullage.segment.layout import HOT_WORDS, B, BufferPayload, EventKind, Kind, Location, P
-from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import SupportsIndex
 
     from ullage.segment.writer import Segment
+    from ullage.session import Owner, Session
 
 MAX_BUFFERS = 2 * layout.BUFFERS.records
 """Handles that are remembered by name. A host that makes names without end gets ones that record nothing."""
@@ -48,6 +49,7 @@ class Buffer:
         "_capacity",
         "_descriptor",
         "_index",
+        "_owner",
         "_resume",
         "_warn_at",
         "_zero",
@@ -56,6 +58,7 @@ class Buffer:
         "deferred",
         "exhausted",
         "hold",
+        "lasting",
         "name",
         "observe",
         "resize",
@@ -63,12 +66,14 @@ class Buffer:
         "violated",
     )
 
-    def __init__(self, name: str, capacity: int, unit: str, descriptor: BufferPayload) -> None:
+    def __init__(self, owner: Owner, name: str, capacity: int, unit: str, descriptor: BufferPayload) -> None:
+        self.lasting = owner.lasting
+        self._owner = owner
         self.name = name
         self.unit = unit
         self._descriptor = descriptor
         self._index: int | None = None
-        functions = counting(name, capacity)
+        functions = counting(name, capacity, owner)
         self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
         self.checked, self.violated, self.hold, self.counted, self._bind, self._zero = functions[4:10]
         self._resume, self._capacity = functions[10:]
@@ -86,7 +91,7 @@ class Buffer:
 
     def warn_at(self, used: SupportsIndex) -> None:
         """Raise the warning line to ``used`` units: up to there, use is what somebody planned for."""
-        with safety.shield(f"buffer {self.name}: warn_at"), session.lock:
+        with safety.shield(f"buffer {self.name}: warn_at"), self._owner.session.lock:
             self._warn_at = size("warn_at", used)
             self._views()[1][B.WARN_AT] = self._warn_at
 
@@ -96,15 +101,16 @@ class Buffer:
         Its record stays if it counted a violation, an exhaustion or a resize; the next buffer of its name goes on.
         """
         with safety.shield(f"buffer {self.name}: close"):
-            _registry.remove(self)
+            self._owner.session.part(Buffers).remove(self)
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
         held = self._descriptor.flags & layout.FLAG_INVENTORY
-        kept, unit = (None, "") if held else _registry.kept(self.name, segment)
-        self._index = _registry.allocate(segment) if kept is None else kept
+        buffers = self._owner.session.part(Buffers)
+        kept, unit = (None, "") if held else buffers.kept(self.name, segment)
+        self._index = buffers.allocate(segment) if kept is None else kept
         if self._index is None:
-            session.drop(P.DROPPED_BUFFERS)
+            self._owner.session.drop(P.DROPPED_BUFFERS)
             safety.log_once(
                 "records of buffers",
                 f"all {layout.BUFFERS.records} records are taken: later buffers are counted, not recorded",
@@ -141,15 +147,16 @@ class Buffer:
             if any(words[word] for word in _EVIDENCE):
                 closed = self._descriptor._replace(flags=self._descriptor.flags | layout.FLAG_CLOSED)
                 segment.seal(layout.BUFFERS, self._index, closed.pack())
-                _registry.keep(self, segment, self._index)
+                self._owner.session.part(Buffers).keep(self, segment, self._index)
             else:
                 segment.release(layout.BUFFERS, self._index)
         self._index = None
 
-    def forked(self) -> bool:
-        """In a forked child: count from zero, and register in the child's segment at the first store."""
+    def restart(self) -> None:
+        """Count from zero, and take a record of another segment at the first store."""
 
         def attached() -> None:
+            session = self._owner.session
             with session.lock:
                 if self._index is None:
                     segment = session.open()
@@ -169,10 +176,9 @@ class Buffer:
         self._index = None
         self._zero()
         self._bind(Pending(hot), Pending(cold))
-        return False
 
     def _views(self) -> tuple[memoryview, memoryview]:
-        segment = session.open()
+        segment = self._owner.session.open()
         if segment is None or self._index is None:
             return SINK, SINK
         words = segment.words(layout.BUFFERS, self._index)
@@ -188,21 +194,28 @@ def _word(what: str, value: str, size: int) -> str:
     return word
 
 
-class _Registry:
-    """The buffers of this process by name, and the records that closed ones have left."""
+class Buffers:
+    """The buffers of one session by name, and the records that closed ones have left."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._buffers: dict[str, Buffer] = {}
         self._kept: dict[str, tuple[Segment, int, str]] = {}
 
-    def add(self, name: str, capacity: int, unit: str, descriptor: BufferPayload) -> Buffer:
+    def add(self, owner: Owner, name: str, capacity: int, unit: str, descriptor: BufferPayload) -> Buffer:
+        """Return the buffer of that name, made if need be.
+
+        Raises:
+            ValueError: It is counted in another unit.
+        """
+        session = self._session
         with session.lock:
             known = self._buffers.get(name)
             if known is None:
                 if len(self._buffers) >= MAX_BUFFERS:
                     session.drop(P.DROPPED_BUFFERS)
-                    return Buffer(name, capacity, unit, descriptor)
-                known = self._buffers[name] = Buffer(name, capacity, unit, descriptor)
+                    return Buffer(owner, name, capacity, unit, descriptor)
+                known = self._buffers[name] = Buffer(owner, name, capacity, unit, descriptor)
                 compiled.skip(*known.calls)
                 session.register(known)
             elif known.unit != unit:
@@ -213,6 +226,8 @@ class _Registry:
             return known
 
     def remove(self, buffer: Buffer) -> None:
+        """Give the record of a buffer back that is closed."""
+        session = self._session
         with session.lock:
             if self._buffers.get(buffer.name) is buffer:
                 del self._buffers[buffer.name]
@@ -237,11 +252,42 @@ class _Registry:
         while index is None and self._kept:
             index, _ = self.kept(next(iter(self._kept)), segment)
             if index is not None:
-                session.drop(P.DROPPED_BUFFERS)
+                self._session.drop(P.DROPPED_BUFFERS)
         return index
 
 
-_registry = _Registry()
+def register(
+    owner: Owner,
+    name: str,
+    *,
+    capacity: SupportsIndex,
+    unit: str,
+    kind: str = "hard",
+    location: str = "host",
+    limit: str | None = None,
+    nbytes: SupportsIndex | None = None,
+) -> Buffer:
+    """Register a buffer of ``owner`` and return its handle; as ``buffer``, which is for the program's own.
+
+    One that is registered again by its name is the same buffer; another capacity then is a resize.
+    """
+    try:
+        cleaned, word = _word("name", name, layout.NAME_BYTES), _word("unit", unit, 16)
+        descriptor = BufferPayload(
+            nbytes=size("bytes", nbytes or 0),
+            instances=1,
+            kind=member(Kind, "kind", kind),
+            location=member(Location, "location", location),
+            flags=0,
+            unit=word.encode(),
+            limit=text.encode(limit or "", 40),
+            name=cleaned.encode(),
+        )
+        return owner.session.part(Buffers).add(owner, cleaned, size("capacity", capacity), word, descriptor)
+    except Exception as error:
+        said = safety.told(name)[: layout.NAME_BYTES]
+        safety.shield(f"buffer {said}").caught(error)
+        return Buffer(owner, said, 0, safety.told(unit), BufferPayload(0, 1, 0, 0, 0, b"", b"", b""))
 
 
 def buffer(
@@ -272,23 +318,9 @@ def buffer(
         A handle. If the arguments are wrong, or nothing can be recorded, one that records nothing: the error is
         counted and logged once, and raised (ValueError) only under ``ULLAGE_STRICT=1``.
     """
-    try:
-        cleaned, word = _word("name", name, layout.NAME_BYTES), _word("unit", unit, 16)
-        descriptor = BufferPayload(
-            nbytes=size("bytes", bytes or 0),
-            instances=1,
-            kind=member(Kind, "kind", kind),
-            location=member(Location, "location", location),
-            flags=0,
-            unit=word.encode(),
-            limit=text.encode(limit or "", 40),
-            name=cleaned.encode(),
-        )
-        return _registry.add(cleaned, size("capacity", capacity), word, descriptor)
-    except Exception as error:
-        said = safety.told(name)[: layout.NAME_BYTES]
-        safety.shield(f"buffer {said}").caught(error)
-        return Buffer(said, 0, safety.told(unit), BufferPayload(0, 1, 0, 0, 0, b"", b"", b""))
+    return register(
+        process, name, capacity=capacity, unit=unit, kind=kind, location=location, limit=limit, nbytes=bytes
+    )
 
 
 def member(enum: type[Kind | Location], what: str, value: str) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ullage import safety
 from ullage.exact import MAX
 from ullage.segment.layout import CLAIMS, C, P
-from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
@@ -15,23 +14,27 @@ if TYPE_CHECKING:
 
     from ullage.segment.layout import ClaimPayload
     from ullage.segment.writer import Segment
+    from ullage.session import Owner, Session
 
 Words = memoryview | Pending
 
 
-_kept: dict[str, tuple[Segment, int]] = {}
-"""Records with counts of violations that contracts have left when they were closed, by name."""
+class _Kept:
+    """Records of one session with counts of violations that contracts have left when they were closed, by name."""
 
+    def __init__(self, session: Session) -> None:
+        self.records: dict[str, tuple[Segment, int]] = {}
+        self._session = session
 
-def _allocated(segment: Segment) -> int | None:
-    """Return an unused record; without one, that of the contract that was closed first. None if all are in use."""
-    index = segment.allocate(CLAIMS)
-    while index is None and _kept:
-        where, kept = _kept.pop(next(iter(_kept)))
-        if where is segment:
-            session.drop(P.DROPPED_CLAIMS)
-            index = kept
-    return index
+    def allocate(self, segment: Segment) -> int | None:
+        """Return an unused record; without one, that of the contract that was closed first. None if all are in use."""
+        index = segment.allocate(CLAIMS)
+        while index is None and self.records:
+            where, kept = self.records.pop(next(iter(self.records)))
+            if where is segment:
+                self._session.drop(P.DROPPED_CLAIMS)
+                index = kept
+        return index
 
 
 class ClaimRecord:
@@ -42,8 +45,15 @@ class ClaimRecord:
     """
 
     def __init__(
-        self, payload: ClaimPayload, bind: Callable[[Words], None] = lambda _words: None, *, keeps: str = ""
+        self,
+        owner: Owner,
+        payload: ClaimPayload,
+        bind: Callable[[Words], None] = lambda _words: None,
+        *,
+        keeps: str = "",
     ) -> None:
+        self.lasting = owner.lasting
+        self._owner = owner
         self._payload = payload
         self._bind = bind
         self._keeps = keeps
@@ -52,16 +62,17 @@ class ClaimRecord:
     def publish(self, payload: ClaimPayload) -> None:
         """Replace what the record says; its counts go on."""
         self._payload = payload
-        segment = session.open()
+        segment = self._owner.session.open()
         if segment is not None and self._index is not None:
             segment.seal(CLAIMS, self._index, payload.pack())
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
-        where, kept = _kept.pop(self._keeps, (None, None))
-        self._index = kept if where is segment else _allocated(segment)
+        every = self._owner.session.part(_Kept)
+        where, kept = every.records.pop(self._keeps, (None, None))
+        self._index = kept if where is segment else every.allocate(segment)
         if self._index is None:
-            session.drop(P.DROPPED_CLAIMS)
+            self._owner.session.drop(P.DROPPED_CLAIMS)
             safety.log_once(
                 "records of claims",
                 f"all {CLAIMS.records} records of claims are taken: later ones are counted, not recorded",
@@ -84,7 +95,8 @@ class ClaimRecord:
         self.detach()
         if segment is not None and self._index is not None:
             words = segment.words(CLAIMS, self._index)
-            where, kept = _kept.get(self._keeps, (None, None))
+            every = self._owner.session.part(_Kept).records
+            where, kept = every.get(self._keeps, (None, None))
             if not (self._keeps and words[C.VIOLATIONS]):
                 segment.release(CLAIMS, self._index)
             elif where is segment and kept is not None:  # that of another contract of this name, which was closed, too
@@ -93,14 +105,14 @@ class ClaimRecord:
                     theirs[word] = min(theirs[word] + words[word], MAX)
                 segment.release(CLAIMS, self._index)
             else:
-                _kept[self._keeps] = segment, self._index
+                every[self._keeps] = segment, self._index
         self._index = None
 
-    def forked(self) -> bool:
-        """In a forked child: count from zero, in the child's segment. What was claimed before stays with the parent."""
+    def restart(self) -> None:
+        """Count from zero, in another segment. What was claimed before stays in the one before."""
 
         def attached() -> memoryview:
-            segment = session.open()
+            segment = self._owner.session.open()
             if segment is None:
                 return SINK
             if self._index is None:
@@ -109,4 +121,3 @@ class ClaimRecord:
 
         self._index = None
         self._bind(Pending(attached))
-        return False

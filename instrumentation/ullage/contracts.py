@@ -13,6 +13,7 @@ from ullage.claim_record import ClaimRecord, Words
 from ullage.errors import ShapeViolation
 from ullage.exact import size
 from ullage.explanation import explanation
+from ullage.process import process
 from ullage.segment import layout, text
 from ullage.segment.agreement import (
     EQUAL,
@@ -26,7 +27,6 @@ from ullage.segment.agreement import (
     disagreement,
 )
 from ullage.segment.layout import C, EventKind, P
-from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import SupportsIndex
 
     from ullage.segment.layout import ClaimPayload
+    from ullage.session import Owner
 
     Inputs = Mapping[str, Any]
     Sizes = Sequence[SupportsIndex | None] | SupportsIndex
@@ -70,6 +71,7 @@ class Contract:
         relation: str | Sequence[str] = EQUAL,
         unit: str = "",
         dtype: str = "",
+        owner: Owner = process,
     ) -> None:
         """Register a contract.
 
@@ -79,7 +81,9 @@ class Contract:
             relation: ``==`` or ``>=`` (every provider has at least what is required), for all dimensions or each.
             unit: What is counted.
             dtype: The element type that every tensor must have; empty if that is free.
+            owner: The engine instance whose components agree; the program by default.
         """
+        self._owner = owner
         self.name, self.unit, self.dtype = text.clean(safety.told(name)), unit, dtype
         self.dims = tuple(dims) if isinstance(dims, Iterable) else ()
         self.relations: tuple[str, ...] = (EQUAL,) * len(self.dims)
@@ -100,9 +104,9 @@ class Contract:
             if not 1 <= len(self.name.encode()) <= NAME_BYTES:
                 raise ValueError(f"a contract's name must have 1 to {NAME_BYTES} bytes in UTF-8, not {self.name!r}")
             payload = self._payload("", "", (), {}, dtype, layout.FLAG_TALLY)
-            tally = ClaimRecord(payload, functions.bind, keeps=self.name)
+            tally = ClaimRecord(owner, payload, functions.bind, keeps=self.name)
             self._tally = tally
-            session.register(tally)
+            owner.session.register(tally)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -123,7 +127,7 @@ class Contract:
         """
         if self._place.off:
             return
-        with self._place, session.lock:
+        with self._place, self._owner.session.lock:
             source = text.clean(source)
             if not source:
                 raise ValueError(f"a claim on {self.name} without a source")
@@ -133,13 +137,13 @@ class Contract:
             payload = self._payload(source, role, claim.shape, claim.inputs, dtype, 0)
             record = self._records.get(source)
             if record is None and len(self._records) >= MAX_SOURCES:
-                session.drop(P.DROPPED_CLAIMS)
+                self._owner.session.drop(P.DROPPED_CLAIMS)
                 return
             self._claims[source] = claim
             self._forget()
             if record is None:
-                record = self._records[source] = ClaimRecord(payload)
-                session.register(record)
+                record = self._records[source] = ClaimRecord(self._owner, payload)
+                self._owner.session.register(record)
             else:
                 record.publish(payload)
             self._report_disagreements(claim)
@@ -197,12 +201,12 @@ class Contract:
 
     def close(self) -> None:
         """Forget the contract and free its records."""
-        with safety.shield(f"contract {self.name}: close"), session.lock:
+        with safety.shield(f"contract {self.name}: close"), self._owner.session.lock:
             self._claims.clear()
             self._forget()
             for record in (*self._records.values(), *self._witnesses, *([self._tally] if self._tally else [])):
-                session.forget(record)
-                record.release(session.open())
+                self._owner.session.forget(record)
+                record.release(self._owner.session.open())
             self._records.clear()
             self._witnesses.clear()
             self._tally = None
@@ -237,7 +241,9 @@ class Contract:
         have, need, dim = _first_difference(provider, requirement, dims)
         said = f"{provider.source} {_say(provider)}, {requirement.source} {_say(requirement)}"
         said += f": {reason}" if reason else ""
-        session.emit(EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=said)
+        self._owner.session.emit(
+            EventKind.SHAPE_VIOLATION, self.name, count=total, numbers=(have, need, dim), detail=said
+        )
         safety.log_once(f"shape violation in {self.name}", f"shape violation in {self.name}: {said}")
         # As often as there is an event of it, and at the first: an earlier contract of this name may have counted.
         if not reason and (total & (total - 1) == 0 or not self._witnesses):
@@ -245,15 +251,15 @@ class Contract:
 
     def _witness(self, *sides: Claim) -> None:
         """Record what both sides had: their inputs explain the violation."""
-        with session.lock:
+        with self._owner.session.lock:
             for place, (side, flag) in enumerate(zip(sides, (layout.FLAG_PROVIDED, layout.FLAG_REQUIRED), strict=True)):
                 source = text.encode(side.source, SOURCE_BYTES).decode()
                 payload = self._payload(source, side.role, side.shape, side.inputs, side.dtype, flag)
                 if place < len(self._witnesses):
                     self._witnesses[place].publish(payload)
                 else:
-                    self._witnesses.append(ClaimRecord(payload))
-                    session.register(self._witnesses[place])
+                    self._witnesses.append(ClaimRecord(self._owner, payload))
+                    self._owner.session.register(self._witnesses[place])
 
     def _report_disagreements(self, claim: Claim) -> None:
         """Report claims that do not fit ``claim``: one of each group that says the same."""
@@ -266,11 +272,11 @@ class Contract:
             self._known |= {(group, own), (own, group)}
             sides = (found.provider, found.requirement)
             said = ", ".join(f"{side.source} {_say(side)}" for side in sides)
-            session.emit(EventKind.DISAGREEMENT, self.name, numbers=found.numbers, detail=said)
+            self._owner.session.emit(EventKind.DISAGREEMENT, self.name, numbers=found.numbers, detail=said)
             safety.log_once(f"claims on {self.name}", f"claims on {self.name} disagree: {said}")
 
     def _switched_off(self, why: str) -> None:
-        session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
+        self._owner.session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
 
     def _explained(self, actual: Claim, claim: Claim) -> ShapeViolation:
         explained = explanation(self.name, actual, claim, self.relations)

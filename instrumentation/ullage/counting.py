@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ullage import safety
 from ullage.exact import MAX, exact, size
 from ullage.segment.layout import HOT_WORDS, B, EventKind
-from ullage.session import session
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import SupportsIndex
+
+    from ullage.session import Owner
 
 _clock = time.time_ns
 _PPM = 1_000_000
@@ -60,7 +61,7 @@ def _limits(capacity: int) -> tuple[int, int, int, int, int]:
     )
 
 
-def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one set of shared cells
+def counting(name: str, capacity: int, owner: Owner) -> Counting:  # noqa: C901, PLR0915  one set of shared cells
     """Return the functions of a buffer that has counted nothing; they store nowhere until ``bind``."""
     hot: Views = SINK
     cold: Views = SINK
@@ -172,14 +173,14 @@ def counting(name: str, capacity: int) -> Counting:  # noqa: C901, PLR0915  one 
 
     def happened(kind: EventKind, count: int, *numbers: int, detail: str = "") -> None:
         if cold is not SINK:
-            session.emit(kind, name, count=count, numbers=numbers, detail=detail)
+            owner.session.emit(kind, name, count=count, numbers=numbers, detail=detail)
 
     def resize(new: SupportsIndex) -> None:
         nonlocal capacity, high_water, l50, l75, l90, l95, l99
         try:
             wanted = size("capacity", new)
             limits = _limits(wanted)
-            with session.lock:
+            with owner.session.lock:
                 if wanted == capacity:
                     return
                 old, used = capacity, cold[B.USED]

@@ -14,7 +14,7 @@ import torch
 
 from ullage import safety
 from ullage._rows import zeros
-from ullage.beat import beat
+from ullage.process import process
 
 STREAMS = 64
 """Rows of a table on CUDA, one for each stream: two streams that add to one row lose updates. The 65th stream and
@@ -171,7 +171,7 @@ _live: WeakSet[Harvested] = WeakSet()
 def at_ticks(harvested: Harvested) -> None:
     """Have ``harvested.harvest()`` called at each step tick, for as long as somebody else refers to it."""
     _live.add(harvested)
-    beat.at_ticks(_harvest)
+    process.chores.at_ticks(_harvest)
 
 
 def not_at_ticks(harvested: Harvested) -> None:

@@ -15,9 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ullage.buffers import buffer
+from ullage.process import process
 from ullage.segment import reader
 from ullage.segment.sweep import survey
-from ullage.session import session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     # It is no process of the engine whose environment it may have inherited.
     for inherited in ("ULLAGE_ENGINE", "ULLAGE_ENGINE_ID"):
         os.environ.pop(inherited, None)
-    session.engine = ENGINE
+    process.session.identity.engine = ENGINE
     rows = buffer(ENGINE, capacity=CAPACITY, unit="rows", kind="fixed")
-    segment = session.open()
+    segment = process.session.open()
     if segment is None:
         _say("no segment can be written: set ULLAGE_DIR to the volume of the segments")
         return 1

@@ -8,12 +8,11 @@ from ullage import safety
 from ullage.buffers import Buffer, member
 from ullage.segment import layout, text
 from ullage.segment.layout import BufferPayload, Kind, Location, P
-from ullage.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_held: dict[str, list[Buffer]] = {}
+    from ullage.session import Owner, Session
 
 
 class TensorInfo(NamedTuple):
@@ -26,12 +25,35 @@ class TensorInfo(NamedTuple):
     location: str = "host"
 
 
-def inventory(owner: str, held: Iterable[TensorInfo]) -> None:
-    """Record what ``owner`` holds, instead of what was recorded of it before.
+class Inventory:
+    """The inventory of one session, by owner of the tensors."""
 
-    Entries alike in attribute, shape and dtype become one record with a count and their bytes in total.
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._entries: dict[str, list[Buffer]] = {}
+
+    def replace(self, holder: str, entries: list[Buffer]) -> None:
+        """Record ``entries`` instead of what was recorded of ``holder``; those beyond the room are counted as drops."""
+        session = self._session
+        with session.lock:
+            for old in self._entries.pop(holder, []):
+                session.forget(old)
+                old.release(session.open())
+            room = layout.INVENTORY_MAX - sum(map(len, self._entries.values()))
+            self._entries[holder] = entries[:room]
+            for entry in entries[:room]:
+                session.register(entry)
+            for _ in entries[room:]:
+                session.drop(P.DROPPED_BUFFERS)
+
+
+def inventory(owner: Owner, holder: str, held: Iterable[TensorInfo]) -> None:
+    """Record what ``holder`` holds, instead of what was recorded of it before.
+
+    ``owner`` is the engine instance. Entries alike in attribute, shape and dtype become one record with a count and
+    their bytes in total.
     """
-    with safety.shield(f"inventory {owner}"):
+    with safety.shield(f"inventory {holder}"):
         alike: dict[TensorInfo, int] = {}
         for entry in held:
             alike[entry] = alike.get(entry, 0) + 1
@@ -45,20 +67,7 @@ def inventory(owner: str, held: Iterable[TensorInfo]) -> None:
                 flags=layout.FLAG_INVENTORY,
                 unit=b"bytes",
                 limit=text.encode(f"{entry.dtype}{list(entry.shape)}".replace(" ", ""), 40),
-                name=text.encode(f"{owner}.{entry.attribute}", layout.NAME_BYTES),
+                name=text.encode(f"{holder}.{entry.attribute}", layout.NAME_BYTES),
             )
-            entries.append(Buffer(f"{owner}.{entry.attribute}", descriptor.nbytes, "bytes", descriptor))
-        _replace(owner, entries)
-
-
-def _replace(owner: str, entries: list[Buffer]) -> None:
-    with session.lock:
-        for old in _held.pop(owner, []):
-            session.forget(old)
-            old.release(session.open())
-        room = layout.INVENTORY_MAX - sum(map(len, _held.values()))
-        _held[owner] = entries[:room]
-        for entry in entries[:room]:
-            session.register(entry)
-        for _ in entries[room:]:
-            session.drop(P.DROPPED_BUFFERS)
+            entries.append(Buffer(owner, f"{holder}.{entry.attribute}", descriptor.nbytes, "bytes", descriptor))
+        owner.session.part(Inventory).replace(holder, entries)

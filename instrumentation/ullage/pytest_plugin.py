@@ -127,10 +127,10 @@ class _Guard:
 
 
 def _snapshot() -> Snapshot | None:
+    from ullage.process import process  # noqa: PLC0415
     from ullage.segment import reader  # noqa: PLC0415  nothing is loaded for a suite that did not ask
-    from ullage.session import session  # noqa: PLC0415
 
-    segment = session.open()
+    segment = process.session.open()
     return reader.read(segment.path) if segment is not None else None
 
 

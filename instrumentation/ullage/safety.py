@@ -124,3 +124,9 @@ def shield(name: str) -> Place:
         if len(_places) < MAX_PLACES:
             _places[name] = known
     return known
+
+
+def shielded(place: str, function: Callable[[], None]) -> None:
+    """Call ``function``; its errors are kept from the host and counted for ``place``."""
+    with shield(place):
+        function()

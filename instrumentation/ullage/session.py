@@ -1,26 +1,23 @@
-"""The session: one per process. Opens the segment at the first registration, survives fork, marks stops."""
+"""A session: what one engine instance records in this process. Opens a segment, survives fork, marks stops."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
-import os
 import secrets
 import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ullage import __version__, compiled, file_system, safety, signatures, surroundings
-from ullage.beat import beat
-from ullage.exact import MAX, exact
+from ullage import file_system, safety, signatures, surroundings
+from ullage.exact import MAX
+from ullage.identity import Identity
 from ullage.segment import layout, sweep, text
-from ullage.segment.gate import IDENTITY_TEXT_MAX
 from ullage.segment.layout import EventKind, P
-from ullage.segment.text import clean
 from ullage.segment.writer import Segment
+from ullage.step_clock import Chores, StepClock
+from ullage.step_phase import StepPhase
 from ullage.words import SINK, Pending
 
 if TYPE_CHECKING:
@@ -32,10 +29,15 @@ if TYPE_CHECKING:
 MAX_RECORDS = 4 * layout.BUFFERS.records
 """Handles that a session knows; a host can make them without end, and the later ones record nothing."""
 _RUNNING = int(P.RUNNING)
+T = TypeVar("T")
 
 
 class Record(Protocol):
     """Something that stores into a record of the segment through views that it was given."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it belongs to the program: it goes on in another segment when the engine of this one ends."""
 
     def attach(self, segment: Segment) -> None:
         """Take a record of ``segment`` and store there from now on."""
@@ -43,42 +45,106 @@ class Record(Protocol):
     def detach(self) -> None:
         """Store nowhere from now on, for good."""
 
-    def forked(self) -> bool:
-        """In a forked child: start from zero. True: attach me as soon as there is a segment; False: I will ask."""
+    def restart(self) -> None:
+        """Start from zero, and ask for a record of another segment at the first store."""
 
 
-class Session:
-    """What all handles of one process share. Use the module's ``session``; its methods never raise.
+class SharedRecord(Protocol):
+    """Something of the Python process, not of an engine: it has a record in each segment that the process opens."""
+
+    def attach(self, session: Session) -> None:
+        """Take a record of the segment of ``session`` too, which was just opened."""
+
+    def leave(self, session: Session) -> None:
+        """Store nothing more into that segment."""
+
+    def detach(self) -> None:
+        """Store nowhere from now on, for good."""
+
+    def restart(self) -> None:
+        """In a forked child: start from zero, and wait for its segments."""
+
+
+class Owner(Protocol):
+    """What handles belong to: an engine instance, or the program.
 
     Attributes:
-        engine: The engine's base name: ``vllm``, or ``app`` for a program that is not an engine we know.
-        roles: What this process does for its engine: any of frontend, core, worker.
+        lasting: Its handles outlive the engine instance in whose session they record.
+    """
+
+    lasting: bool
+
+    @property
+    def session(self) -> Session:
+        """Where its handles record."""
+
+
+class Shared:
+    """What the sessions of one Python process share.
+
+    Attributes:
+        chores: What their steps do between their own work.
+        records: What has a record in each of their segments.
+        names: Engine names that they had.
+        ids: Engine ids that they had: an id in the environment that is not among them is inherited.
+        kept: Segments that must stay mapped: to unmap one closes a descriptor, which may be another file's by now.
     """
 
     def __init__(self) -> None:
+        self.chores = Chores()
+        self.records: list[SharedRecord] = []
+        self.names: set[str] = set()
+        self.ids: set[str] = set()
+        self.kept: list[Segment] = []
+
+
+class Session:
+    """What the handles of one engine instance in this process share. Its methods never raise.
+
+    Attributes:
+        lock: Held while records are registered or given back.
+        identity: What the segment says of this process.
+        clock: The steps of the engine in this process.
+        phase: Where this process is in its step.
+        directory: Where its segment is; None before it was opened.
+    """
+
+    def __init__(self, shared: Shared, engine: str = "app") -> None:
         self.lock = threading.RLock()
-        self.engine = "app"
-        self.roles: set[str] = set()
+        self.identity = Identity(engine)
+        self.clock = StepClock(shared.chores)
+        self.phase = StepPhase(self.clock)
         self.directory: Path | None = None
+        self._shared = shared
         self._segment: Segment | None = None
         self._off = False
-        self._hooked = False
         self._records: list[Record] = []
-        self._waiting: list[Record] = []
-        self._identity: dict[str, Any] = {}
+        self._parts: dict[Callable[[Session], Any], Any] = {}
         self._exceptions: Counter[str] = Counter()
-        # Of the processes that this one was forked from: unmapped, they would close descriptors that may be others now.
-        self._inherited: list[Segment] = []
         self._errors = 0
 
     @property
-    def words(self) -> memoryview | Pending:
-        """The plain words of the process, to be stored into."""
-        return beat.words
+    def roles(self) -> set[str]:
+        """What this process does for its engine: any of frontend, core, worker."""
+        return self.identity.roles
 
-    @words.setter
-    def words(self, words: memoryview | Pending) -> None:
-        beat.words = words
+    @property
+    def words(self) -> memoryview | Pending:
+        """The plain words of the process record, to be stored into."""
+        return self.clock.words
+
+    @property
+    def segment(self) -> Segment | None:
+        """The segment, if it is open."""
+        return self._segment
+
+    def part(self, kind: Callable[[Session], T]) -> T:
+        """Return this session's only ``kind(session)``, made at the first call."""
+        with self.lock:
+            if kind not in self._parts:
+                self._parts[kind] = kind(self)
+            part: T = self._parts[kind]
+            return part
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -91,15 +157,6 @@ class Session:
             self._records.append(record)
             if segment is not None:
                 record.attach(segment)
-
-    def expect(self, record: Record) -> None:
-        """Have ``record`` attached when somebody else opens the segment."""
-        with self.lock:
-            self._records.append(record)
-            if self._segment is None:
-                self._waiting.append(record)
-            elif not self._off:
-                record.attach(self._segment)
 
     def forget(self, record: Record) -> None:
         """Drop a record that was closed."""
@@ -128,11 +185,11 @@ class Session:
             found = sweep.survey(directory)
             neighbours = [snapshot for _, snapshot in found]
             sweep.sweep(directory, found, time.time())
-        self._adopt_engine(neighbours)
+        self._join_engine(neighbours)
         with safety.shield("identity"):
-            self._identity.update(surroundings.arrival())
+            self.identity.update(surroundings.arrival())
         try:
-            segment = Segment.create(directory, self._encoded_identity())
+            segment = Segment.create(directory, self.identity.encode())
         except Exception as error:
             self._off = True
             reason = error.strerror if isinstance(error, OSError) else None
@@ -152,98 +209,58 @@ class Session:
                 )
 
     def _begin(self, segment: Segment) -> None:
-        """Store into ``segment`` from now on; what waited for one is attached, each by itself."""
+        """Store into ``segment`` from now on; each shared record is attached by itself."""
         self._segment = segment
-        self.words = segment.process
+        self.clock.words = segment.process
         self.words[P.HOOK_ERRORS] = self._errors
         with safety.shield("end of the process"):
             self._watch_the_end()
-        waiting, self._waiting = self._waiting, []
-        for record in waiting:
+        for record in self._shared.records:
             with safety.shield("attach"):
-                record.attach(segment)
+                record.attach(self)
 
-    def _adopt_engine(self, neighbours: list[Snapshot]) -> None:
+    def _join_engine(self, neighbours: list[Snapshot]) -> None:
         """Inherit the engine's id and name, or make them and leave them to the processes started from here."""
+        names, ids = self._shared.names, self._shared.ids
         name, engine_id = surroundings.inherited_engine()
         given = surroundings.engine_name()
-        ours = self.engine in ("app", name.rstrip("0123456789")) or name == given
-        if not (name and engine_id) or not ours:
-            name = given or surroundings.free_name(self.engine, neighbours)
+        ours = self.identity.engine in ("app", name.rstrip("0123456789")) or name == given
+        if not (name and engine_id) or not ours or engine_id in ids:
+            name = surroundings.free_name(self.identity.engine, neighbours, names, given=given)
             engine_id = secrets.token_hex(8)
             with safety.shield("environment"):
-                os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
-        self._identity.update(engine_name=name, engine_id=engine_id)
+                surroundings.pass_on_engine(name, engine_id)
+        names.add(name)
+        ids.add(engine_id)
+        self.identity.update({"engine_name": name, "engine_id": engine_id})
 
-    # -- identity ----------------------------------------------------------------------------------------------
+    # -- what happens ------------------------------------------------------------------------------------------
 
     def identify(self, **fields: str | int) -> None:
         """Add to what the segment says of this process, and publish it again."""
         with self.lock, safety.shield("identity"):
-            self._identity.update(
-                {key: clean(value) if isinstance(value, str) else exact(key, value) for key, value in fields.items()}
-            )
-            self._publish()
-
-    def _publish(self) -> None:
-        if self._segment is not None:
-            self._segment.seal(layout.IDENTITY, 0, self._encoded_identity())
-
-    def _encoded_identity(self) -> bytes:
-        identity = {
-            "process": f"{self._identity['engine_name']}/{self._process_name()}",
-            "role": self._role(),
-            "engine": self.engine,
-            "hook_version": __version__,
-            "python": sys.version.split()[0],
-            **self._identity,
-        }
-        room = IDENTITY_TEXT_MAX
-        while len(payload := _encoded(identity, room)) > layout.IDENTITY.sealed_bytes:
-            room //= 2
-        return payload
-
-    def _role(self) -> str:
-        if "core" in self.roles:
-            return "main" if "frontend" in self.roles else "core"
-        if "worker" in self.roles:
-            return "worker"
-        return "api" if "frontend" in self.roles else "main"
-
-    def _process_name(self) -> str:
-        role, identity = self._role(), self._identity
-        parts = [role]
-        if role == "worker":
-            parts.append(f"tp{identity.get('tp_rank', 0)}")
-            parts += [f"pp{identity['pp_rank']}"] if identity.get("pp_size", 1) > 1 else []
-        if role in ("worker", "core") and identity.get("dp_size", 1) > 1:
-            parts.append(f"dp{identity['dp_rank']}")
-        return "-".join(parts)
-
-    # -- what happens ------------------------------------------------------------------------------------------
-
-    def engine_starts(self) -> None:
-        """This process starts an engine: how an earlier one of its ended is over."""
-        if self._segment is not None:
-            self.words[P.STOP_NS] = 0
-            self.words[P.FAILURE_NS] = 0
+            self.identity.update(fields)
+            if self._segment is not None:
+                self._segment.seal(layout.IDENTITY, 0, self.identity.encode())
 
     def set_running(self, running: int) -> None:
-        """How many requests need a next step; 0 is idle, and idle is not stalled."""
-        self.words[_RUNNING] = running
+        """Store how many requests need another step; 0 is idle, and idle is not stalled."""
+        self.clock.words[_RUNNING] = running
 
     def look_for_switch(self) -> None:
-        """Stop recording if somebody has left a file ``disable`` in the directory."""
+        """Stop recording if there is a file ``disable`` in the directory."""
         if self.directory is not None and not self._off and (self.directory / "disable").exists():
             safety.log_once("disable", f"off: {self.directory / 'disable'} exists")
             self.switch_off()
 
     def switch_off(self) -> None:
-        """Stop recording in this process, for good."""
+        """Stop recording in this session, for good."""
         with self.lock:
             self.words[P.DISABLED_NS] = time.time_ns()
             self._off = True
-            self.words = SINK
+            self.clock.words = SINK
+            for shared in self._shared.records:
+                shared.detach()
             for record in self._records:
                 record.detach()
 
@@ -265,7 +282,7 @@ class Session:
         segment.emit(layout.EventPayload(time.time_ns(), count, (a, b, c, d), kind, name, words))
 
     def note_exception(self, where: str, error: BaseException) -> None:
-        """An exception of the host passed through a hook. Not its text is recorded: its type, and what is known."""
+        """Record that an exception of the host passed through a hook: its type and known numbers, not its text."""
         if self._segment is not None:
             self.words[P.EXCEPTION_NS] = time.time_ns()
             known = signatures.match(error)
@@ -275,19 +292,24 @@ class Session:
             self.emit(EventKind.HOST_EXCEPTION, where, count=count, numbers=known.numbers, detail=detail)
 
     def note_failure(self, why: str) -> None:
-        """The engine is going down because something failed; a stop declared later is no orderly one."""
+        """Record that the engine is going down because something failed; a stop declared later is no orderly one."""
         if self._segment is not None and not self._ended():
             self.words[P.FAILURE_NS] = time.time_ns()
             self.emit(EventKind.FAILURE, why)
 
     def declare_stop(self, why: str) -> None:
-        """The engine is being shut down in order. Ignored if a failure started it."""
+        """Record that the engine is being shut down in order. Ignored if a failure started it."""
         if self._segment is None or self._ended():
             return
         if self.words[P.EXCEPTION_NS] > self.words[P.STEP_NS]:
             return
         self.words[P.STOP_NS] = time.time_ns()
         self.emit(EventKind.STOP, why)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the engine was shut down in order."""
+        return self._segment is not None and bool(self.words[P.STOP_NS])
 
     def _ended(self) -> bool:
         return bool(self.words[P.STOP_NS] or self.words[P.FAILURE_NS])
@@ -307,23 +329,47 @@ class Session:
 
     # -- ends --------------------------------------------------------------------------------------------------
 
+    def end(self) -> tuple[Path | None, list[Record]]:
+        """Let go of the segment while the process goes on, so that it reads as ended; record nothing more.
+
+        Returns:
+            The file, and the records that belong to the program: they must be restarted in another session.
+        """
+        with self.lock:
+            segment, records = self._segment, self._records
+            for shared in self._shared.records:
+                shared.leave(self)
+            self._segment, self._records, self._off = None, [], True
+            self.clock.words = SINK
+            self._parts.clear()
+            for record in records:
+                record.detach()
+            if segment is None:
+                return None, [record for record in records if record.lasting]
+            if not segment.close():
+                self._shared.kept.append(segment)
+            return segment.path, [record for record in records if record.lasting]
+
+    def take(self, records: list[Record]) -> None:
+        """Register records of a session that ended; they start from zero."""
+        for record in records:
+            with safety.shield("restart"):
+                record.restart()
+                self.register(record)
+
     def _watch_the_end(self) -> None:
-        if not self._hooked:
-            self._hooked = True
-            os.register_at_fork(after_in_child=lambda: _shielded("fork", self._forked))
-            atexit.register(_shielded, "exit", self._at_exit)
         # A child of multiprocessing ends with os._exit: its own finalizers run, atexit does not.
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, _shielded, ("exit", self._at_exit), exitpriority=0)
+            util.Finalize(None, safety.shielded, ("exit", self.at_exit), exitpriority=0)
 
-    def _at_exit(self) -> None:
+    def at_exit(self) -> None:
         """Declare the stop of a program that ends in order.
 
         Not for an engine's core and workers: vLLM ends them in order after a failure, too.
         """
-        if self._role() not in ("main", "api"):
+        if self.identity.role not in ("main", "api"):
             return
         error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
@@ -332,52 +378,25 @@ class Session:
         else:
             self.declare_stop("interpreter exit")
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In a forked child: leave the parent's segment, and have one of our own at the first store."""
         self.lock = threading.RLock()
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        self._inherited.append(segment)
+        self._shared.kept.append(segment)
         segment.close()
         if self._off:
             return
-        self.roles.clear()
-        beat.steps = self._errors = 0
+        self.identity.forked()
+        self.clock.steps = self._errors = 0
         self._exceptions.clear()
-        self.words = Pending(self._opened)
-        self._waiting = [record for record in self._records if record.forked()]
+        self.clock.words = Pending(self._opened)
+        for record in self._records:
+            record.restart()
 
     def _opened(self) -> memoryview:
         self.open()
-        if isinstance(self.words, Pending):
-            self.words = SINK
-        return self.words
-
-
-def _shielded(place: str, function: Callable[[], None]) -> None:
-    with safety.shield(place):
-        function()
-
-
-def _encoded(identity: dict[str, Any], room: int) -> bytes:
-    """Return the identity as JSON, its text cut to ``room`` characters each."""
-    cut = {key: value[:room] if isinstance(value, str) else value for key, value in identity.items()}
-    return json.dumps(cut, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-session = Session()
-beat.at_checks(compiled.check)
-beat.at_checks(session.look_for_switch)
-safety.on_error(session.count_error)
-
-
-_step = safety.shield("ullage.step")
-
-
-def step() -> None:
-    """Tell that one iteration of a program is over: it dates the process, so that a stall can be seen."""
-    if not _step.off:
-        with _step:
-            session.open()
-            beat.tick()
+        if isinstance(self.clock.words, Pending):
+            self.clock.words = SINK
+        return self.clock.words

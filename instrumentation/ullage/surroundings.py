@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from ullage.segment.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ullage.segment.snapshot import Snapshot
 
@@ -26,13 +27,20 @@ def directory() -> Path | None:
     return DEFAULT_DIRECTORY if DEFAULT_DIRECTORY.is_dir() else None
 
 
-def free_name(base: str, neighbours: Iterable[Snapshot]) -> str:
-    """Return ``base`` with the first number that no living engine among ``neighbours`` has."""
-    taken = {neighbour.identity.get("engine_name") for neighbour in neighbours if neighbour.alive}
-    number = 0
-    while f"{base}{number}" in taken:
-        number += 1
-    return f"{base}{number}"
+def free_name(base: str, neighbours: Iterable[Snapshot], used: Collection[str] = (), *, given: str = "") -> str:
+    """Return a name for a new engine instance.
+
+    Args:
+        base: The kind of engine; the name is ``base`` with the first number that is free.
+        neighbours: Engines in the same directory; a living one keeps its name.
+        used: Names of earlier engine instances of this process.
+        given: A name from the configuration. A second instance of this process gets ``-2`` after it.
+    """
+    if given:
+        numbered = (f"{given}-{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([given], numbered) if name not in used)
+    taken = {neighbour.identity.get("engine_name") for neighbour in neighbours if neighbour.alive}.union(used)
+    return next(name for number in itertools.count() if (name := f"{base}{number}") not in taken)
 
 
 def engine_name() -> str:
@@ -44,6 +52,14 @@ def inherited_engine() -> tuple[str, str]:
     """Return name and id of the engine that this process was started by; empty for none."""
     name, _, engine_id = os.environ.get("ULLAGE_ENGINE_ID", "").rpartition(":")
     return clean(name)[:ENGINE_NAME_MAX], clean(engine_id)[:ENGINE_NAME_MAX]
+
+
+def pass_on_engine(name: str, engine_id: str) -> None:
+    """Have the processes that are started from here inherit an engine; an empty name for none."""
+    if name:
+        os.environ["ULLAGE_ENGINE_ID"] = f"{name}:{engine_id}"
+    else:
+        os.environ.pop("ULLAGE_ENGINE_ID", None)
 
 
 def arrival() -> dict[str, str]:

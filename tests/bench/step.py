@@ -23,8 +23,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
 import tiny_llama
 
-from ullage.engines._novelty import LOOK_EVERY, novelty
+from ullage.engines._sampler import SAMPLE_EVERY
 from ullage.engines._step_hook import _arguments, _parameters
+from ullage.engines.vllm._identity import current
 
 ROUNDS = int(os.environ.get("ULLAGE_BENCH_ROUNDS", "150"))
 TOKENS = 128
@@ -70,17 +71,18 @@ class Stopwatch:
     """Measures steps, and the model's forward pass in them. Times are microseconds."""
 
     def __init__(self, engine):
-        from ullage.engines.vllm.scheduler import _watched
+        from ullage.engines.vllm.scheduler import _scheduling
 
         self.engine, self.forward = engine, 0
         runner = type(engine.model_executor.driver_worker.worker.model_runner)
         pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        scheduling = _scheduling.get(pool)
         forward, clock = runner._model_forward, time.perf_counter_ns
 
         def timed(*args, **kwargs):
             start = clock()
             # What changed in a plain step is none of the next watched one's: it would be in most of them.
-            _watched.free = pool.get_num_free_blocks()
+            scheduling.free = pool.get_num_free_blocks()
             result = forward(*args, **kwargs)
             self.forward += clock() - start
             return result
@@ -132,7 +134,7 @@ def main():
             groups.append(taken)
             if group == forced:
                 watching[:] = [True]
-                novelty.start()
+                current().sampler.start()
                 looks.append([watch.step()[0] - taken["plain"][0] for _ in range(2)])
         watching[:] = [True]
         while engine.has_unfinished_requests():
@@ -154,8 +156,8 @@ def report(groups, looks):
         said(plain, f"{mode}: all else", [group[mode][0] - group["plain"][0] for group in groups])
     more = trimmed([group["watched"][0] - group["plain"][0] for group in groups])
     looked, after = (trimmed([pair[part] for pair in looks]) for part in (0, 1))
-    print(f"{len(looks)} steps that are looked at, one in {LOOK_EVERY}: {looked:+.0f} us, the next one {after:+.0f} us")
-    total = more + (looked + after - 2 * more) / LOOK_EVERY
+    print(f"{len(looks)} sampled steps, one in {SAMPLE_EVERY}: {looked:+.0f} us, the next one {after:+.0f} us")
+    total = more + (looked + after - 2 * more) / SAMPLE_EVERY
     print(f"watched, those included: {total:+.1f} us, {total / plain:+.2%}")
 
 

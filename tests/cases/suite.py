@@ -19,8 +19,8 @@ from pathlib import Path
 import yaml
 
 from ullage.contracts import Contract
+from ullage.process import process
 from ullage.segment import reader
-from ullage.session import session
 from ullage_sidecar.diagnosis.joined import joined
 from ullage_sidecar.formulas.catalogue import catalogue
 
@@ -134,7 +134,7 @@ def _size(side):
 
 def _seen(contract):
     """Return what a reader of the segment sees of a contract, and two sides that do not fit."""
-    snapshot = reader.read(session.open().path)
+    snapshot = reader.read(process.session.open().path)
     (seen,) = [one for one in joined([("", snapshot.claims)]) if one.name == contract.name]
     return next(((seen, sides) for sides in (*seen.violations, *seen.disagreements)), None)
 

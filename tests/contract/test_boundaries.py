@@ -26,13 +26,13 @@ sys.setswitchinterval(1e-6)
 threads = [threading.Thread(target=lambda: [rows.observe(n) for n in range(1001)]) for _ in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 rows.resize(2000); rows.exhausted(); ullage.step()
-from ullage.session import session
+from ullage.process import process
 from ullage.segment import reader
-path = session.open().path
+path = process.session.open().path
 child = os.fork()
 if child == 0:
     rows.observe(1500)
-    (seen,) = reader.read(session.open().path).buffers
+    (seen,) = reader.read(process.session.open().path).buffers
     os._exit(0 if (seen.observations, seen.used, seen.capacity) == (1, 1500, 2000) else 1)
 status = os.waitpid(child, 0)[1]
 (seen,) = reader.read(path).buffers

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import traceback
-from types import SimpleNamespace as Some
+from types import SimpleNamespace
 
 CHANNEL = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
@@ -33,12 +33,18 @@ from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator  # n
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator  # noqa: E402
 
 from ullage.engines.vllm import view_v1, view_v2  # noqa: E402
-from ullage.engines.vllm._sizes import process_sizes  # noqa: E402
-from ullage.engines.vllm.metadata_builders import BuilderChecks, watch  # noqa: E402
+from ullage.engines.vllm._identity import current  # noqa: E402
+from ullage.engines.vllm._sizes import Sizes  # noqa: E402
+from ullage.engines.vllm.metadata_builders import watch  # noqa: E402
 from ullage.engines.vllm.startup_audit import audit  # noqa: E402
-from ullage.session import session  # noqa: E402
+from ullage.process import process  # noqa: E402
 
-WATCHED = (flash_attn, gpu_model_runner, session, workspace)
+
+class Some(SimpleNamespace):
+    """Like an object of the engine, it can be referred to weakly."""
+
+
+WATCHED = (flash_attn, gpu_model_runner, process, workspace)
 V2 = (block_table_v2, input_batch, states, speculator, dflash, EagleSpeculator, StandaloneARSpeculator)
 """What programs use besides what stands here."""
 
@@ -54,8 +60,8 @@ def audit_v2(runner):
 
 
 def _audit(view):
-    audit(view, process_sizes)
-    watch(BuilderChecks(view, process_sizes))
+    audit(view, current().part(Sizes))
+    watch(view, current())
 
 
 def config(max_model_len=200_000, max_num_seqs=8, max_num_batched_tokens=64, look_ahead=2):

@@ -19,13 +19,13 @@ import pytest
 from harness import ROOT, missing, until
 
 sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(Path(__file__).parent))
 import contextlib
 
+import models
 import tiny_llama
 
 from ullage.segment import reader
-
-ALPHABET = ["<unk>", "<s>", "</s>", *"abc", *(f"<{number}>" for number in range(6, 256))]
 
 
 def pytest_collection_modifyitems(items):
@@ -51,15 +51,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def spelling(model):
     """The tiny model with a tokenizer: a word for each of its tokens."""
-    words = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(ALPHABET)}, "unk_token": "<unk>"}
-    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
-    names = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    (model / "tokenizer_config.json").write_text(json.dumps(names))
+    models.write_tokenizer(model)
     yield model
     (model / "tokenizer.json").unlink()
     (model / "tokenizer_config.json").unlink()
@@ -160,10 +152,59 @@ class Offline(Engine):
         return json.loads(line)
 
 
+class Forking(Engine):
+    """A vLLM that is imported once, and forks: see ``forking.py``."""
+
+    def __init__(self):
+        self.socket = str(Path(tempfile.mkdtemp(prefix="ullage-fork-", dir="/dev/shm")) / "socket")
+        super().__init__([sys.executable, str(Path(__file__).parent / "forking.py"), self.socket], hook=False)
+        assert self.process.stdout.readline() == "listening\n", self.output()
+
+    def fork(self, directory=None, **environment):
+        """Start a child; it is watched if there is a ``directory`` for its segments."""
+        switch = {"ULLAGE_DIR": str(directory), "ULLAGE_DISABLE": ""} if directory else {"ULLAGE_DISABLE": "1"}
+        return Fork(self, {"ULLAGE_STRICT": "0", **switch, **environment})
+
+    def end(self):
+        """Kill it with all its children, and forget it."""
+        super().end()
+        shutil.rmtree(Path(self.socket).parent)
+
+
+class Fork:
+    """A child of ``Forking``, in the middle of a conversation."""
+
+    def __init__(self, parent, environment):
+        self._parent = parent
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(parent.socket)
+        self._lines = self._socket.makefile("rw")
+        self._say(environment)
+
+    def ask(self, do, **arguments):
+        """Have it do something, and return its answer."""
+        self._say({"do": do, **arguments})
+        line = self._lines.readline()
+        assert line, self._parent.output()
+        return json.loads(line)
+
+    def end(self):
+        """Have it shut its engines down, and wait for its end."""
+        self._socket.shutdown(socket.SHUT_WR)
+        rest = self._lines.read()
+        self._lines.close()
+        self._socket.close()
+        assert rest == ""
+
+    def _say(self, document):
+        self._lines.write(json.dumps(document) + "\n")
+        self._lines.flush()
+
+
 class Server(Engine):
     """The OpenAI-compatible server."""
 
-    def __init__(self, model, blocks, *, hook=True):
+    def __init__(self, model, blocks, *, hook=True, directory=None):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -178,7 +219,9 @@ class Server(Engine):
         arguments = []
         for name, value in options.items():
             arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-        super().__init__([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments], hook=hook)
+        super().__init__(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments], hook=hook, directory=directory
+        )
         until(self._healthy, 240, "the server's health")
 
     def _healthy(self):
@@ -236,6 +279,41 @@ def start_server(model):
     yield start
     for one in started:
         one.end()
+
+
+@pytest.fixture(scope="session")
+def forking():
+    """A vLLM that forks."""
+    parent = Forking()
+    yield parent
+    parent.end()
+
+
+@pytest.fixture(scope="module")
+def make_directory():
+    """Make an empty directory on tmpfs; all are gone at the end."""
+    made = []
+
+    def make():
+        made.append(Path(tempfile.mkdtemp(prefix="ullage-engine-", dir="/dev/shm")))
+        return made[-1]
+
+    yield make
+    for one in made:
+        shutil.rmtree(one, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory):
+    """Return where the tiny model of a name is; it is made when it is first asked for."""
+    directory, made = tmp_path_factory.mktemp("models"), {}
+
+    def make(name):
+        if name not in made:
+            made[name] = models.make(name, directory)
+        return made[name]
+
+    return make
 
 
 class Classes:

@@ -1,12 +1,13 @@
 """A real vLLM, offline, driven over stdin and stdout: one JSON document a line.
 
 Commands: {"do": "generate", "prompts": n, "tokens": n, "times": n}, {"do": "steps"}, {"do": "preemptions"},
-{"do": "break", "probe": "module:function"}, {"do": "spell", "prompts": n, "tokens": n}, {"do": "rehearse"},
+{"do": "break", "probe": "module:Class.function"}, {"do": "spell", "prompts": n, "tokens": n}, {"do": "rehearse"},
 {"do": "mix", "times": n}, {"do": "stop"}.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -122,12 +123,14 @@ def break_probe(probe):
     """Make a probe raise from now on."""
     import importlib
 
-    module, _, function = probe.partition(":")
+    module, _, path = probe.partition(":")
+    *owners, function = path.split(".")
+    owner = functools.reduce(getattr, owners, importlib.import_module(module))
 
     def broken(*_args, **_kwargs):
         raise RuntimeError("this probe is broken")
 
-    setattr(importlib.import_module(module), function, broken)
+    setattr(owner, function, broken)
 
 
 def main():

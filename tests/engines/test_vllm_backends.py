@@ -61,7 +61,7 @@ def pages(made, *blocks):
     return made._compute_flashinfer_kv_metadata(blocks, blocks * 64, torch.zeros(2, 4000), len(blocks), 64)
 
 flashinfer.envs.VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE = 4096
-session.open()
+process.session.open()
 """
 
 

@@ -112,7 +112,7 @@ worker.block_len_per_layer, worker._remote_agents, worker.transfer_topo = [1] * 
 regions = {remote!r}
 remote = Some(engine_id="e", block_lens=[1] * (5 if regions == "named" else regions))
 remote.region_names = ["a"] * 5 if regions == "named" else None
-session.open()
+process.session.open()
 try:
     worker.add_remote_agent(remote)
 except AssertionError:  # vLLM's: there is no topology

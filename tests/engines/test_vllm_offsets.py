@@ -13,10 +13,11 @@ LAYERS = """
 import sys, types
 from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
 from vllm.lora.layers.vocab_parallel_embedding import VocabParallelEmbeddingWithLoRA
-from ullage.engines.vllm._sizes import process_sizes
+from ullage.engines.vllm._identity import current
+from ullage.engines.vllm._sizes import Sizes
 from ullage.engines.vllm.claims import int32_limits
 from ullage.engines.vllm.view_lora import ADAPTER_KERNELS, adapter_slots
-from ullage.session import session
+from ullage.process import process
 
 def lora(rank):
     return Some(max_lora_rank=rank, lora_dtype=torch.bfloat16, fully_sharded_loras=False)
@@ -49,10 +50,10 @@ def manager(slots, *layers):
 def claim(manager):
     adapters = adapter_slots(manager)
     if adapters is not None:
-        int32_limits.claim_adapters(adapters, process_sizes)
+        int32_limits.claim_adapters(adapters, current().part(Sizes))
 
 sys.modules[ADAPTER_KERNELS] = types.ModuleType(ADAPTER_KERNELS)
-session.open()
+process.session.open()
 """
 
 

@@ -34,7 +34,7 @@ def plan(builder, batch=4, causal=True, splits=32, query=1):
     )
     return builder._store_scheduler_metadata(made)
 
-session.open()
+process.session.open()
 """
 
 

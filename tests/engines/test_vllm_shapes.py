@@ -51,7 +51,7 @@ except RuntimeError as error:
 
 
 def test_an_indexer_whose_copy_fits_is_left_alone(run_classes):
-    (shape,), seen = run_classes(INDEXER + "session.open(); say(list(prepare(sparse(3126), 3126)[1].shape))")
+    (shape,), seen = run_classes(INDEXER + "process.session.open(); say(list(prepare(sparse(3126), 3126)[1].shape))")
 
     assert shape == [4, 3126]
     assert events(seen, "SHAPE_VIOLATION") == []
@@ -378,14 +378,15 @@ def test_the_first_step_in_which_a_sequence_may_not_fit_any_more_is_looked_at(ru
     (looked_at,), _ = run_classes(
         BUILDERS
         + f"""
-from ullage.beat import beat
-from ullage.engines._novelty import novelty
-novelty.judge(2, 2, plain=True)
+from ullage.process import process
+from ullage.engines.vllm._identity import current
+sampler = current().sampler
+sampler.classify(2, 2, plain=True)
 builder.build(0, batch(max_seq_len=3126 * 64 - {left}))
 for step in range(1, 1000):
-    beat.steps += 1
-    novelty.judge(2, 2, plain=True)
-    if not beat.familiar:
+    process.session.clock.steps += 1
+    sampler.classify(2, 2, plain=True)
+    if not process.session.clock.steady:
         break
 say(step)
 """
@@ -398,9 +399,9 @@ def test_a_dummy_run_beyond_the_table_is_marked_as_such(run_classes):
     _, seen = run_classes(
         BUILDERS
         + """
-from ullage.breadcrumb import breadcrumb
+from ullage.process import process
 from ullage.segment.phase import Phase
-breadcrumb.rehearse(Phase.DUMMY_RUN)
+process.session.phase.begin_dummy_run(Phase.DUMMY_RUN)
 builder.build(0, batch(max_seq_len=300_000))
 """
     )

@@ -9,10 +9,10 @@ import pytest
 
 START = """
 torch.accelerator.empty_cache = lambda: None
-from ullage.breadcrumb import breadcrumb
+from ullage.process import process
 from ullage.segment.phase import Phase
 
-session.open()
+process.session.open()
 manager = workspace.WorkspaceManager(torch.device("cpu"), num_ubatches=2)
 
 def fused_moe(size):
@@ -22,15 +22,15 @@ def gather_indices(size):
     manager.get_simultaneous(((size,), torch.uint8))
 
 def warm_up(*sizes):
-    breadcrumb.rehearse(Phase.PROFILE_RUN)
+    process.session.phase.begin_dummy_run(Phase.PROFILE_RUN)
     for size in sizes:
         fused_moe(size)
-    breadcrumb.rehearsed()
+    process.session.phase.end_dummy_run()
 
 def step(caller, size):
-    breadcrumb.begin(Phase.EXECUTE)
+    process.session.phase.begin(Phase.EXECUTE)
     caller(size)
-    breadcrumb.end()
+    process.session.phase.end()
 """
 
 

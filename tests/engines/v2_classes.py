@@ -7,7 +7,7 @@ staged, as the real one does, without looking where a row ends. The runner that 
 import json
 import sys
 import types
-from types import SimpleNamespace as Some
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -16,6 +16,11 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.worker.gpu import block_table, buffer_utils, states, structured_outputs
 
 from ullage.engines.vllm import register
+
+
+class Some(SimpleNamespace):
+    """Like an object of the engine, it can be referred to weakly."""
+
 
 CPU = torch.device("cpu")
 

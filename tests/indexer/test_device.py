@@ -12,8 +12,8 @@ from indexers import name, recorded, unseen
 
 import ullage
 from ullage import device
-from ullage.beat import beat
 from ullage.indexer import GrowingIndexer, GuardedIndexer, check_invariants
+from ullage.process import process
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, while it compiles
 
@@ -50,11 +50,11 @@ def test_counts_arrive_at_the_step_tick_and_are_exact():
     rows.read(torch.tensor([-7, 5]))
     assert counts().bounds_checks == 0
 
-    beat.tick()
+    process.session.clock.tick()
 
     assert (counts().bounds_checks, counts().out_of_bounds, counts().observations) == (5, 2, 1)
     assert (counts().used, rows.peak, counts().worst_index) == (61, 61, -7)
-    beat.tick()
+    process.session.clock.tick()
     rows.read(torch.tensor([5, 112]))
     rows.harvest()
     assert (counts().bounds_checks, counts().out_of_bounds, counts().observations) == (7, 3, 1)
@@ -78,7 +78,7 @@ def test_a_dropped_indexer_is_gone():
     gc.collect()
 
     assert gone() is None
-    beat.tick()
+    process.session.clock.tick()
 
 
 def test_an_empty_batch_counts_nothing():

@@ -85,10 +85,10 @@ def test_use_up_to_the_worst_case_is_planned_and_beyond_it_is_not(program, segme
         import torch, ullage
         from ullage.indexer import GuardedIndexer
         from ullage.segment import reader
-        from ullage.session import session
+        from ullage.process import process
         rows = GuardedIndexer("rows", 100, (4,), torch.float32, "cpu")
         def seen():
-            (buffer,) = reader.read(session.open().path).buffers
+            (buffer,) = reader.read(process.session.open().path).buffers
             return buffer
         rows.write(torch.arange(100), torch.ones(100, 4))
         b = seen()

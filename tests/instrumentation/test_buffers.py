@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.counting import counting
+from ullage.process import process
 from ullage.segment import gate, reader
 from ullage.segment.layout import HOT_WORDS, OCCUPANCY_STEPS, B, BufferPayload
 
@@ -53,7 +54,7 @@ class Recorded:
     def __init__(self, capacity):
         self.words = memoryview(bytearray(8 * 64)).cast("q")
         self.words[B.CAPACITY] = capacity
-        self.buffer = counting("rows", capacity)
+        self.buffer = counting("rows", capacity, process)
         self.buffer.bind(self.words[HOT_WORDS], self.words)
 
 

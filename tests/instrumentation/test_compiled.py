@@ -26,8 +26,8 @@ assert step(torch.zeros(4)).tolist() == [1, 1, 1, 1]
 rows.observe(7)
 assert size.check(torch.zeros(3)) is True
 from ullage.segment import reader
-from ullage.session import session
-snapshot = reader.read(session.open().path)
+from ullage.process import process
+snapshot = reader.read(process.session.open().path)
 (buffer,) = snapshot.buffers
 (tally,) = [claim for claim in snapshot.claims if claim.tally]
 print(buffer.observations, buffer.used, buffer.exhaustions, tally.checks, snapshot.process.hook_errors)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 CODE = """
 import ullage
-from types import SimpleNamespace as Some
+import types
+
+class Some(types.SimpleNamespace):
+    pass  # like an object of the engine, it can be referred to weakly
+
 from ullage.engines.vllm import metadata_builders, startup_audit, view_common, view_v1
-from ullage.engines.vllm._sizes import process_sizes
+from ullage.engines.vllm._identity import current
+from ullage.engines.vllm._sizes import Sizes
 
 class Device:
     type = "cuda"
@@ -65,8 +70,8 @@ runner = Some(
     input_batch=Some(block_table=Some(block_tables=[table]), token_ids_cpu=Tensor()),
 )
 view = view_v1.view(runner)
-startup_audit.audit(view, process_sizes)
-metadata_builders.watch(metadata_builders.BuilderChecks(view, process_sizes))
+startup_audit.audit(view, current().part(Sizes))
+metadata_builders.watch(view, current())
 batch = Some(num_actual_tokens=9, num_reqs=9, max_seq_len=999, block_table_tensor=Tensor(), causal=Tensor())
 assert builder.build(0, batch) == "built"
 assert metadata_builders.PROBE.calls == 1

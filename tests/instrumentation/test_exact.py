@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import ullage
 from ullage.counting import counting
 from ullage.exact import exact, size
+from ullage.process import process
 from ullage.segment import reader
 from ullage.segment.layout import HOT_WORDS, B
 
@@ -34,7 +35,7 @@ def rows():
     """A buffer's functions over plain words, with capacity 10,000."""
     words = memoryview(bytearray(8 * 64)).cast("q")
     words[B.CAPACITY] = 10_000
-    functions = counting("rows", 10_000)
+    functions = counting("rows", 10_000, process)
     functions.bind(words[HOT_WORDS], words)
     return functions, words
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ullage.inventory import TensorInfo, inventory
 from ullage.segment import reader
-from ullage.session import session
+from ullage.process import process
 
 texts = st.text(max_size=100)
 names = st.sampled_from(["a", "b", "c"]) | texts
@@ -59,8 +59,11 @@ def compare(name, have, need, given, sources):
 def check(name, shape, source):
     if name in contracts: contracts[name].check(Tensor(shape), source)
 
+def identify(name, number):
+    process.session.identify(model_name=name, tp_rank=number)
+
 def hold(owner, attribute, shape, nbytes):
-    inventory(owner, [TensorInfo(attribute, shape, "int32", nbytes)])
+    inventory(process, owner, [TensorInfo(attribute, shape, "int32", nbytes)])
 
 calls = st.one_of(
     st.tuples(st.just(register), names, numbers, units, kinds, texts | st.none(), numbers | st.none()),
@@ -75,8 +78,8 @@ calls = st.one_of(
     st.tuples(st.just(compare), names, shapes, shapes, inputs, st.tuples(texts, texts)),
     st.tuples(st.just(check), names, st.tuples(st.integers(-1, 9)) | shapes, texts),
     st.tuples(st.just(hold), texts, texts, st.tuples(st.integers()), st.integers(0, 2**63 - 1)),
-    st.tuples(st.just(lambda name, number: session.identify(model_name=name, tp_rank=number)), texts, st.integers()),
-    st.tuples(st.just(lambda text: session.note_failure(text)), texts),
+    st.tuples(st.just(identify), texts, st.integers()),
+    st.tuples(st.just(lambda text: process.session.note_failure(text)), texts),
     st.tuples(st.just(ullage.step)),
 )
 
@@ -89,7 +92,7 @@ def anything(steps):
     agree("a", ["n"], "==", "", "")
     for function, *arguments in steps:
         function(*arguments)
-    snapshot = reader.read(session.open().path)
+    snapshot = reader.read(process.session.open().path)
     assert (snapshot.refused, snapshot.half_written) == (0, 0)
     for name in list(buffers): close(name)
     for name in list(contracts): close(name)
@@ -124,9 +127,9 @@ def test_a_name_from_outside_is_cleaned_and_cut(program, segments, variable, odd
     program(
         """
         import sys, ullage
-        from ullage.session import session
+        from ullage.process import process
         ullage.step()
-        session.identify(model_name=sys.argv[1], engine_version=sys.argv[1], other=sys.argv[1])
+        process.session.identify(model_name=sys.argv[1], engine_version=sys.argv[1], other=sys.argv[1])
         """,
         given if variable == "model" else "",
         **({variable: given} if variable != "model" else {}),

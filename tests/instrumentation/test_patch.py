@@ -173,7 +173,7 @@ TICKING = """
 from types import ModuleType
 import ullage
 from ullage.engines._patch import Hook
-from ullage.beat import beat
+from ullage.process import process
 engine = ModuleType("fake_engine")
 class Scheduler:
     steps = 0
@@ -183,7 +183,7 @@ engine.Scheduler = Scheduler
 def tick(_result, args, _kwargs):
     if args[0].steps > 3:
         raise RuntimeError("ours")
-    beat.tick(running=3)
+    process.session.clock.tick(running=3)
 Hook("fake_engine", "Scheduler.schedule", after=tick).install(engine)
 ullage.buffer("rows", capacity=1, unit="rows")
 scheduler = Scheduler()

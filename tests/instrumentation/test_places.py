@@ -48,12 +48,13 @@ def test_nine_bad_calls_are_forgiven(ended):
 def test_names_without_end_are_neither_logged_nor_kept_without_end(ended):
     snapshot, log = ended("""
 from ullage import safety
-from ullage.buffers import _registry
+from ullage.buffers import Buffers
+from ullage.process import process
 for n in range(5_000):
     ullage.buffer(f"bad {n}", capacity=-1, unit="rows")
     ullage.buffer(f"good {n}", capacity=1, unit="rows").observe(1)
 assert len(safety._places) <= safety.MAX_PLACES and len(safety._logged) <= safety.MAX_PLACES
-assert len(_registry._buffers) <= 1024
+assert len(process.session.part(Buffers)._buffers) <= 1024
 """)
 
     assert len(log) <= 1024
@@ -68,8 +69,8 @@ for n in range(500): ullage.buffer("", capacity=1, unit="rows")
 for n in range(2_000): ullage.buffer(f"name {n}", capacity=1, unit="rows")
 assert len(compiled._ours) <= 6 * 1024, len(compiled._ours)
 for n in range(5_000): ullage.Contract("same")
-from ullage.session import session
-assert len(session._records) <= 2048
+from ullage.process import process
+assert len(process.session._records) <= 2048
 """)
 
 
@@ -88,12 +89,12 @@ assert width.check(Tensor) and width.compare(1, 2) and not fine.check(Tensor)
 
 def test_a_check_of_the_step_tick_that_fails_ten_times_is_left_out_and_the_others_go_on(ended):
     _, log = ended("""
-from ullage.beat import beat
+from ullage.process import process
 calls = []
 def broken(): calls.append("broken"); raise RuntimeError("no")
 def sound(): calls.append("sound")
-beat.at_checks(broken); beat.at_checks(sound)
-for _ in range(30): beat.check()
+process.chores.at_checks(broken); process.chores.at_checks(sound)
+for _ in range(30): process.chores.check()
 assert (calls.count("broken"), calls.count("sound")) == (10, 30), calls
 """)
 

@@ -17,8 +17,8 @@ sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
 register()
 register()
-from ullage.session import session
-print(sorted(name for name in sys.modules if name.startswith("vllm")), session.open() is not None)
+from ullage.process import process
+print(sorted(name for name in sys.modules if name.startswith("vllm")), process.session.open() is not None)
 """
 
 
@@ -64,7 +64,7 @@ def test_an_unknown_version_is_one_log_line_and_nothing_else(program, segments, 
 
 
 def test_registering_imports_nothing_of_vllm_and_opens_nothing(program, segments):
-    code = FAKE.format(version="0.32.0", modules="").replace("session.open()", "session._segment")
+    code = FAKE.format(version="0.32.0", modules="").replace("process.session.open()", "process.session._segment")
 
     out = program(code).finish()
 
@@ -94,7 +94,7 @@ def test_missing_classes_and_changed_signatures_are_statuses_not_errors(program,
         + """
 from pathlib import Path
 from ullage.segment import reader
-for probe in reader.read(session.open().path).probes:
+for probe in reader.read(process.session.open().path).probes:
     print(probe.name, probe.status.name, probe.detail, sep="|")
 """
     ).finish()

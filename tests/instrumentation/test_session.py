@@ -157,7 +157,7 @@ def test_forks_in_the_middle_of_use_by_threads_lose_nothing(program, segments):
         + """
 import threading
 from ullage.segment import reader
-from ullage.session import session
+from ullage.process import process
 stop = threading.Event()
 def work():
     i = 0
@@ -170,7 +170,7 @@ for _ in range(40):
     child = os.fork()
     if child == 0:
         for used in range(50): rows.observe(used)
-        (seen,) = reader.read(session.open().path).buffers
+        (seen,) = reader.read(process.session.open().path).buffers
         os._exit(0 if (seen.observations, seen.high_water) == (50, 49) else 1)
     wrong += os.waitpid(child, 0)[1] != 0
 stop.set(); [t.join() for t in threads]
@@ -307,10 +307,10 @@ def test_a_file_named_disable_switches_everything_off_at_the_next_check(program,
     running = program(
         HEAD
         + """
-from ullage.session import session
+from ullage.process import process
 rows.observe(7); ullage.step()
 print("ready", flush=True); input()
-from ullage.beat import beat; beat.due_ns = beat._check_ns = 0   # ten seconds later
+clock = process.session.clock; clock.due_ns = clock._check_ns = 0   # ten seconds later
 ullage.step(); rows.observe(9); ullage.buffer("new", capacity=1, unit="rows"); ullage.step()
 print("done", flush=True); input()
 """
@@ -405,8 +405,8 @@ def test_a_child_of_a_process_that_is_off_does_not_keep_it_alive(program, segmen
     running = program(
         HEAD
         + """
-from ullage.session import session
-session.switch_off()
+from ullage.process import process
+process.session.switch_off()
 child = os.fork()
 if child == 0:
     signal.pause()  # it must outlive its parent; the test kills it

@@ -63,10 +63,10 @@ def test_of_any_other_message_nothing_is_known(error):
 
 def test_the_segment_holds_no_text_of_a_message(program, segments):
     program("""
-        from ullage.session import session
-        session.open()
-        session.note_exception("execute_model", AssertionError("row of SECRET exceeds row capacity (5 > 4)"))
-        session.note_exception("schedule", ValueError("SECRET prompt"))
+        from ullage.process import process
+        process.session.open()
+        process.session.note_exception("execute_model", AssertionError("row of SECRET exceeds row capacity (5 > 4)"))
+        process.session.note_exception("schedule", ValueError("SECRET prompt"))
         """).finish()
     (path,) = segments.glob("*.ullage")
 

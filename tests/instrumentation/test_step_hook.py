@@ -8,10 +8,11 @@ from types import ModuleType
 import pytest
 
 from ullage import safety
-from ullage.beat import beat
 from ullage.engines import _probe
-from ullage.engines._step_hook import FAMILIAR, StepHook
+from ullage.engines._instance import EngineInstance, bind, steady
+from ullage.engines._step_hook import StepHook
 from ullage.segment.layout import ProbeStatus
+from ullage.session import Session, Shared
 
 
 @pytest.fixture
@@ -47,9 +48,11 @@ def lenient(monkeypatch):
 
 
 @pytest.fixture
-def familiar(monkeypatch):
-    """A step that brings nothing new."""
-    monkeypatch.setattr(beat, "familiar", True)
+def instance():
+    """An engine instance whose step brings nothing that must be sampled."""
+    made = EngineInstance(Session(Shared()))
+    made.clock.steady = True
+    return made
 
 
 def watched(engine, target="Builder.build", **hook):
@@ -88,15 +91,16 @@ def test_callbacks_get_what_they_name_and_the_engine_gets_its_call(engine):
     )
 
 
-@pytest.mark.parametrize("in_step", ["new", "familiar"])
-@pytest.mark.parametrize("others", [{}, {"before": lambda: None}, {"after": lambda _result: None, "unless": FAMILIAR}])
-def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine, monkeypatch, others, in_step):
-    seen = []
-    monkeypatch.setattr(beat, "familiar", in_step == "familiar")
+@pytest.mark.parametrize("is_steady", [False, True])
+@pytest.mark.parametrize("others", [{}, {"before": lambda: None}, {"after": lambda _result: None, "unless": steady}])
+def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine, instance, others, is_steady):
+    seen, builder = [], engine.Builder()
+    bind(builder, instance)
+    instance.clock.steady = is_steady
     watched(engine, failed=lambda error, _it, budget: seen.append((error, budget)), **others)
 
     with pytest.raises(KeyError, match="the engine's own") as raised:
-        engine.Builder().build(-1)
+        builder.build(-1)
 
     assert seen == [(raised.value, -1)]
     assert raised.value.__cause__ is None
@@ -191,9 +195,9 @@ def test_a_callback_can_say_which_calls_are_of_interest_and_is_asked_no_more_onc
     assert (asked, seen) == ([1, 2, 3], [2, 3])
 
 
-def test_an_expression_can_say_which_calls_are_left_alone(engine):
+def test_a_callback_can_say_which_calls_are_left_alone(engine):
     seen = []
-    hook = watched(engine, before=lambda _it, budget: seen.append(budget), unless="budget < ullage_given[0]", given=[2])
+    hook = watched(engine, before=lambda _it, budget: seen.append(budget), unless=lambda _it, budget: budget < 2)
     builder = engine.Builder()
 
     assert [builder.build(budget)[0] for budget in (1, 2, 3)] == [1, 2, 3]
@@ -203,7 +207,7 @@ def test_an_expression_can_say_which_calls_are_left_alone(engine):
 @pytest.mark.parametrize(
     "asked",
     [
-        {"before": lambda: None, "unless": "self.no_longer_there"},
+        {"before": lambda: None, "unless": boom},
         {"after": lambda _result: None, "when": "self.no_longer_there"},
         {"after": lambda _result: None, "when": boom},
     ],
@@ -243,12 +247,16 @@ def test_only_the_outermost_call_of_an_object_is_seen(engine):
     assert seen == [1, -1, 3]
 
 
-def test_calls_in_a_step_that_brings_nothing_new_are_left_alone(engine, familiar):
-    seen = []
-    hook = watched(engine, before=lambda: seen.append(1), after=lambda _result: seen.append(2), unless=FAMILIAR)
+def test_calls_in_a_steady_step_of_the_same_engine_instance_are_left_alone(engine, instance):
+    seen, builder, another = [], engine.Builder(), engine.Builder()
+    bind(builder, instance)
+    bind(another, EngineInstance(Session(Shared())))
+    hook = watched(engine, before=lambda: seen.append(1), after=lambda _result: seen.append(2), unless=steady)
 
-    assert engine.Builder().build(5)[0] == 5
+    assert builder.build(5)[0] == 5
     assert (seen, hook.probe.calls) == ([], 0)
+    assert another.build(5)[0] == 5
+    assert (seen, hook.probe.calls) == ([1, 2], 1)
 
 
 @pytest.mark.fault("a function without a parameter that a probe reads", sees="probe status changed, and why")

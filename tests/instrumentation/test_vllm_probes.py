@@ -11,14 +11,15 @@ from ullage.segment.layout import ProbeStatus
 
 FAKE = """
 import os, signal, sys, types
-from types import SimpleNamespace as Some
+
+class Some(types.SimpleNamespace):
+    pass  # like an object of the engine, it can be referred to weakly
 
 vllm = types.ModuleType("vllm")
 vllm.__version__ = "0.32.0"
 sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
-from ullage.beat import beat
-from ullage.session import session
+from ullage.process import process
 register()
 
 def module(name, *classes):
@@ -26,7 +27,7 @@ def module(name, *classes):
     for cls in classes:
         setattr(made, cls.__name__, cls)
     sys.modules[name] = made
-    beat.check()  # as a step tick does for a module that came in past us
+    process.chores.check()  # as a step tick does for a module that came in past us
 
 def tensor(*shape):
     return Some(shape=shape, device=Some(type="cpu"))
@@ -280,7 +281,7 @@ def test_in_a_process_that_is_core_and_worker_the_cores_step_holds(run):
         SCHEDULER
         + RUNNER
         + "core = Scheduler(EncoderCacheManager(0)); output = core.schedule()\n"
-        + "import time; session.identify(scheduled_ns=time.time_ns())\n"
+        + "import time; process.session.identify(scheduled_ns=time.time_ns())\n"
         + "runner.execute_model(output); runner.sample_tokens(None)"
     )
 
@@ -355,11 +356,10 @@ class BlockTable:
     def append_row(self, block_ids, row_idx):
         self.num_blocks_per_row[row_idx] += len(block_ids)
 module("vllm.v1.worker.block_table", BlockTable)
-import ullage
-import ullage.engines.vllm.runner_v1 as watching
-table = BlockTable()
-watching._watched.tables = {id(table): ullage.buffer("block_table_row", capacity=64, unit="blocks")}
-watching._watched.longest = {id(table): -1}
+from ullage.engines._instance import bound
+from ullage.engines.vllm.runner_v1 import TableRows, _tables
+table, engine = BlockTable(), bound(core)
+_tables.bind(table, TableRows(engine, engine.buffer("block_table_row", capacity=64, unit="blocks"), table))
 """
 
 
@@ -403,9 +403,9 @@ def test_a_row_that_is_longer_than_ever_is_seen_in_a_step_that_brings_nothing_el
         ("steps(3, (5, 1))", 3),  # a prompt in chunks: a sequence grows faster than by a token
         ("for _ in range(3): step((1,) * 7, left_out=1)", 3),  # another sequence may take part each time
         ("steps(2, (1,) * 6); step((1,) * 7)", 1),  # back after a preemption, its prefix cached: one token
-        ("step((1,) * 8); core.schedule((1,) * 8); novelty.within(3); steps(2, (1,) * 8)", 1),
+        ("step((1,) * 8); core.schedule((1,) * 8); sampler.within(3); steps(2, (1,) * 8)", 1),
         (
-            "step((1,) * 8); core.schedule((1,) * 8); novelty.within(3); steps(3, (1,) * 8)",
+            "step((1,) * 8); core.schedule((1,) * 8); sampler.within(3); steps(3, (1,) * 8)",
             2,
         ),  # a limit may have been reached
         ("core.running = []; step(); core.running = [1]; step()", 2),  # after the engine had nothing to do
@@ -414,7 +414,7 @@ def test_a_row_that_is_longer_than_ever_is_seen_in_a_step_that_brings_nothing_el
     ],
 )
 def test_a_step_that_brings_something_new_is_looked_at(run, news, looked_at):
-    steps = FAMILIAR + "from ullage.engines._novelty import novelty\nsteps(5)\n"
+    steps = FAMILIAR + "from ullage.engines._instance import bound\nsampler = bound(core).sampler\nsteps(5)\n"
 
     assert executions(run(steps + news)) == 2 + looked_at  # the first two in any case
 
@@ -432,7 +432,7 @@ def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
         + "runner.max_num_tokens = 1\n"
         + "try: step((1,) * 7)\n"
         + "except RuntimeError: pass\n"
-        + "session.identify(familiar=int(beat.familiar))"
+        + "process.session.identify(familiar=int(process.session.clock.steady))"
     )
 
     assert seen.identity["familiar"] == 1
@@ -441,7 +441,8 @@ def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
 
 
 def test_when_the_probe_that_says_what_is_new_goes_off_each_step_is_looked_at(program, segments):
-    broken = "import ullage.engines.vllm.scheduler as s; s._watched.tokens = s._watched.scheduled_requests = None\n"
+    broken = "from ullage.engines.vllm import scheduler as s; state = s._scheduling.get(core)\n"
+    broken += "state._tokens = state.scheduled_requests = None\n"
     program(FAKE + FAMILIAR + "steps(5)\n" + broken + "steps(20)", ULLAGE_STRICT="0").finish()
     seen = reader.read(*segments.glob("*.ullage"))
 
@@ -518,7 +519,7 @@ manager = StructuredOutputManager()
 
 
 def test_the_bitmask_is_registered_when_it_is_allocated(run):
-    assert buffers(run(STRUCTURED + "session.open(); manager.grammar_bitmask({}, [], {})")) == {}
+    assert buffers(run(STRUCTURED + "process.session.open(); manager.grammar_bitmask({}, [], {})")) == {}
 
 
 def test_a_worker_with_another_vocabulary_than_the_mask_is_a_violation(run):
@@ -609,7 +610,7 @@ def test_a_draft_that_needs_more_than_its_buffers_is_a_violation_before_it_is_wr
 
 
 def test_without_a_draft_model_nothing_is_registered(run):
-    seen = run(SPECULATIVE + "session.open()")
+    seen = run(SPECULATIVE + "process.session.open()")
 
     assert seen.buffers == ()
     assert {probe.name: probe.status for probe in seen.probes}["SpecDecodeBaseProposer"] is ProbeStatus.INSTALLED

@@ -10,7 +10,9 @@ from ullage.segment.layout import ProbeStatus
 
 FAKE = """
 import os, signal, sys, types
-from types import SimpleNamespace as Some
+
+class Some(types.SimpleNamespace):
+    pass  # like an object of the engine, it can be referred to weakly
 
 import numpy as np
 
@@ -18,8 +20,7 @@ vllm = types.ModuleType("vllm")
 vllm.__version__ = "0.32.0"
 sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
-from ullage.beat import beat
-from ullage.session import session
+from ullage.process import process
 register()
 
 def module(name, *classes):
@@ -28,7 +29,7 @@ def module(name, *classes):
         cls.__module__ = name
         setattr(made, cls.__name__, cls)
     sys.modules[name] = made
-    beat.check()  # as a step tick does for a module that came in past us
+    process.chores.check()  # as a step tick does for a module that came in past us
 
 def tensor(*shape):
     return Some(shape=shape, device=Some(type="cuda"))
@@ -368,12 +369,12 @@ def test_what_is_not_there_is_absent_and_what_has_other_parameters_is_changed(ru
 
 
 def test_where_the_runner_is_imported_and_not_used_its_probes_have_no_records(run):
-    seen = run("session.open(); beat.check()")
+    seen = run("process.session.open(); process.chores.check()")
 
     assert not [probe.name for probe in seen.probes]
 
 
 def test_the_other_runners_probes_are_not_expected(run):
-    seen = run("start(GPUModelRunner()).execute_model(batch(3)); beat.check()")
+    seen = run("start(GPUModelRunner()).execute_model(batch(3)); process.chores.check()")
 
     assert not [probe.name for probe in seen.probes if probe.name == "GPUModelRunner.execute_model"]

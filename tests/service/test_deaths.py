@@ -13,12 +13,11 @@ from ullage.postmortem import LINE_BYTES
 
 PROGRAM = """
 import sys, ullage
-from ullage.breadcrumb import breadcrumb
+from ullage.process import process
 from ullage.segment.phase import Phase
-from ullage.session import session
-session.engine = "vllm"
-session.roles.add(sys.argv[1])
-session.identify(engine_version=sys.argv[2])
+process.session.identity.engine = "vllm"
+process.session.roles.add(sys.argv[1])
+process.session.identify(engine_version=sys.argv[2])
 rows = ullage.buffer("rows", capacity=int(sys.argv[3]), unit="rows", limit="max_num_seqs")
 arena = ullage.buffer("arena", capacity=100, unit="bytes", kind="managed")
 table = ullage.buffer("table", capacity=4, unit="blocks", kind="fixed")
@@ -61,7 +60,7 @@ def told(sidecar):
 def test_a_death_inside_a_step_is_told_in_the_log_and_in_the_api(process, sidecar):
     watching, core = sidecar(), process("core")
     core.tell("rows.observe(12)")
-    core.tell("breadcrumb.begin(Phase.EXECUTE, tokens=37, requests=4)")
+    core.tell("process.session.phase.begin(Phase.EXECUTE, tokens=37, requests=4)")
 
     core.kill()
     until(lambda: told(watching), 2 * PROMISE_FACTOR, "the post-mortem")
@@ -99,7 +98,7 @@ def test_who_died_first_is_told(process, sidecar):
     api, core = process("frontend"), process("core")
     core.kill()
     until(lambda: "vllm0/core" in told(watching), 2 * PROMISE_FACTOR, "the core's post-mortem")
-    api.tell("from ullage.session import session; session.note_failure('EngineDeadError')")
+    api.tell("from ullage.process import process; process.session.note_failure('EngineDeadError')")
     api.kill()
 
     until(lambda: "vllm0/api" in told(watching), 2 * PROMISE_FACTOR, "the server's post-mortem")
@@ -134,7 +133,7 @@ def test_what_differs_from_the_incarnation_before_is_told(process, sidecar, segm
 def test_an_orderly_stop_is_no_death(process, sidecar):
     watching, core = sidecar(), process("core")
 
-    core.tell("session.declare_stop('in order')")
+    core.tell("process.session.declare_stop('in order')")
     core.finish()
     until(lambda: watching.states() == {"vllm0/core": "stopped"}, 20, "the stop")
 

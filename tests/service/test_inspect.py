@@ -143,10 +143,10 @@ def test_an_empty_directory_says_what_to_check(segments):
 
 INSIDE = """
 import os, signal
-from ullage.breadcrumb import breadcrumb
+from ullage.process import process
 from ullage.segment.phase import Phase
-from ullage.session import session
-session.open()
+process.session.open()
+phase = process.session.phase
 {code}
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -156,14 +156,14 @@ os.kill(os.getpid(), signal.SIGKILL)
     ("code", "line"),
     [
         (
-            "breadcrumb.begin(Phase.EXECUTE, 24, 8)",
+            "phase.begin(Phase.EXECUTE, 24, 8)",
             "died inside a step, in execute: 8 requests, 24 tokens, begun 20",
         ),
         (
-            "breadcrumb.begin(Phase.SCHEDULE); breadcrumb.enter(Phase.NONE); breadcrumb.batch(24, 8)",
+            "phase.begin(Phase.SCHEDULE); phase.enter(Phase.NONE); phase.batch(24, 8)",
             "died inside a step: 8 requests, 24 tokens, begun 20",
         ),
-        ("breadcrumb.rehearse(Phase.PROFILE_RUN)", "died inside profile_run"),
+        ("phase.begin_dummy_run(Phase.PROFILE_RUN)", "died inside profile_run"),
     ],
 )
 def test_where_a_process_died_is_said(program, segments, code, line):
@@ -173,7 +173,7 @@ def test_where_a_process_died_is_said(program, segments, code, line):
 
 
 def test_of_a_process_that_died_between_steps_nothing_of_the_kind_is_said(program, segments):
-    code = "breadcrumb.begin(Phase.EXECUTE); breadcrumb.enter(Phase.NONE); breadcrumb.end()"
+    code = "phase.begin(Phase.EXECUTE); phase.enter(Phase.NONE); phase.end()"
     program(INSIDE.format(code=code)).failure()
 
     assert "inside" not in inspect(segments).stdout

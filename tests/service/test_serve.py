@@ -22,7 +22,8 @@ rows = ullage.buffer("rows", capacity=100, unit="rows", limit="max_num_seqs", by
 arena = ullage.buffer("arena", capacity=4096, unit="bytes", kind="managed", location="pinned")
 table = ullage.buffer("block_table", capacity=8, unit="blocks", kind="fixed")
 from ullage.inventory import TensorInfo, inventory
-inventory("runner", [TensorInfo("input_ids", (512,), "int32", 2048)] * 61)
+from ullage.process import process
+inventory(process, "runner", [TensorInfo("input_ids", (512,), "int32", 2048)] * 61)
 arena.observe(4000); table.observe(8); rows.observe(10); rows.resize(120)
 ullage.step()
 print("ready", flush=True)

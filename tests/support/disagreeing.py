@@ -6,12 +6,12 @@ WORKERS = 4
 ENGINE = {"ULLAGE_ENGINE_ID": "vllm0:0123456789abcdef", "ULLAGE_STRICT": ""}
 PROGRAM = """
 import logging, sys, ullage
-from ullage.session import session
+from ullage.process import process
 logging.disable()
 case, rank = sys.argv[1], int(sys.argv[2])
-session.engine = "vllm"
-session.roles.add("worker")
-session.identify(tp_rank=rank)
+process.session.identity.engine = "vllm"
+process.session.roles.add("worker")
+process.session.identify(tp_rank=rank)
 inputs = {"max_model_len": 200000, "block_size": 64}
 large = {f"input_with_a_long_name_{n}": 2**62 - n - 1000 * rank for n in range(14)}
 contracts = {}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage import safety
-from ullage.engines._novelty import novelty
+from ullage.process import process
 from ullage.segment import layout, text
 from ullage.segment.layout import EventKind, P, ProbePayload, ProbeStatus, Q
-from ullage.session import session
-from ullage.words import SINK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ullage.segment.writer import Segment
+    from ullage.session import Session
 
 COST_WINDOW_CALLS = 1_000
 MAX_MEAN_COST_NS = 50_000
@@ -25,6 +24,14 @@ MEASURED = 16
 """So many calls are measured, then one in as many, and each one after one that was too dear."""
 
 _clock = time.perf_counter_ns
+
+
+class _Record(NamedTuple):
+    """The record of a probe in one segment."""
+
+    segment: Segment
+    number: int
+    words: memoryview
 
 
 class Probe:
@@ -40,7 +47,6 @@ class Probe:
     Attributes:
         name: ``Class.function`` in the engine's words.
         calls: How often the engine called the function.
-        words: The plain words of its record.
         due: The number of the call that is measured next; every one, once the probe is off.
         inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
     """
@@ -50,10 +56,9 @@ class Probe:
         "_counted",
         "_detail",
         "_errors",
-        "_index",
         "_live",
         "_place",
-        "_segment",
+        "_records",
         "_stands_for",
         "_status",
         "_told",
@@ -64,7 +69,6 @@ class Probe:
         "due",
         "inside",
         "name",
-        "words",
     )
 
     def __init__(self, name: str, *, waits: bool = False) -> None:
@@ -74,7 +78,6 @@ class Probe:
         self._told: list[dict[str, Any]] = []
         self.inside: object = None
         self.calls = 0
-        self.words = SINK
         self.due = 1
         self._status = ProbeStatus.UNKNOWN
         self._detail = ""
@@ -83,8 +86,7 @@ class Probe:
         self._cost_ns = 0
         self._counted, self._stands_for = 0, 1
         self._window_runs = self._window_ns = 0
-        self._segment: Segment | None = None
-        self._index: int | None = None
+        self._records: dict[Session, _Record] = {}
 
     @property
     def status(self) -> ProbeStatus:
@@ -117,19 +119,20 @@ class Probe:
         if decided:
             self._publish()
         else:
-            session.expect(self)
+            process.share(self)
 
     def used(self) -> None:
         """What it is of is used in this process."""
         if self._waits:
             self._waits = False
             if self._status is not ProbeStatus.UNKNOWN:
-                session.expect(self)
+                process.share(self)
 
     def counted(self) -> bool:
         """A call is due: store how many there were, and say which is next. False if our code does not run at all."""
         if self.live:
-            calls = self.words[Q.CALLS] = self.calls
+            calls = self.calls
+            self._store(Q.CALLS, calls)
             self._stands_for, self._counted = calls - self._counted, calls
             self.due = calls + (1 if calls < MEASURED else MEASURED)
         return self.live
@@ -146,7 +149,7 @@ class Probe:
         finally:
             cost = min(_clock() - start, MAX_COST_NS)
             self._cost_ns += cost * self._stands_for
-            self.words[Q.COST_NS] = self._cost_ns
+            self._store(Q.COST_NS, self._cost_ns)
             if cost > MAX_MEAN_COST_NS:
                 self.due = self.calls + 1
             self._window_ns += cost
@@ -164,41 +167,47 @@ class Probe:
     def failed(self, error: Exception) -> None:
         """Our code raised: count it, and go on. Raises nothing (but see ``ULLAGE_STRICT``)."""
         self._errors += 1
-        self.words[Q.ERRORS] = self._errors
-        novelty.look()  # it may be ours to say what is
+        self._store(Q.ERRORS, self._errors)
+        process.sample()  # it may be this probe that decides whether a step is sampled
         self._place.caught(error)
 
-    def attach(self, segment: Segment) -> None:
-        """Take a record of ``segment``."""
-        self._index = segment.allocate(layout.PROBES)
-        if self._index is None:
+    def attach(self, session: Session) -> None:
+        """Take a record of the segment of ``session``."""
+        segment = session.segment
+        index = segment.allocate(layout.PROBES) if segment is not None else None
+        if segment is None or index is None:
             session.drop(P.DROPPED_PROBES)
             return
-        self._segment = segment
-        self.words = segment.words(layout.PROBES, self._index)
-        self.words[Q.CALLS] = self.calls
-        self.words[Q.ERRORS] = self._errors
-        self.words[Q.COST_NS] = self._cost_ns
+        words = segment.words(layout.PROBES, index)
+        self._records[session] = _Record(segment, index, words)
+        words[Q.CALLS], words[Q.ERRORS], words[Q.COST_NS] = self.calls, self._errors, self._cost_ns
         self._publish()
 
-    def detach(self) -> None:
-        """The session is switched off, and the probe with it."""
-        self.set(ProbeStatus.DISABLED, "switched off")
-        self.words, self._segment = SINK, None
+    def leave(self, session: Session) -> None:
+        """Store nothing more into the segment of ``session``."""
+        self._records.pop(session, None)
 
-    def forked(self) -> bool:
-        """In a forked child: count from zero, in the child's segment."""
-        self.words, self._segment = SINK, None
+    def detach(self) -> None:
+        """The hook is switched off, and the probe with it."""
+        self.set(ProbeStatus.DISABLED, "switched off")
+        self._records.clear()
+
+    def restart(self) -> None:
+        """In a forked child: count from zero, in the child's segments."""
+        self._records.clear()
         self._place = safety.Place(f"probe {self.name}", self._disable)
         self.calls = self._errors = self._cost_ns = self._window_runs = self._window_ns = self._counted = 0
         self.due = 1
-        return True
+
+    def _store(self, word: Q, value: int) -> None:
+        for record in self._records.values():
+            record.words[word] = value
 
     def _publish(self) -> None:
-        self.words[Q.STATUS] = self._status
-        if self._segment is not None and self._index is not None:
-            payload = ProbePayload(text.encode(self.name, 80), text.encode(self._detail, 64))
-            self._segment.seal(layout.PROBES, self._index, payload.pack())
+        payload = ProbePayload(text.encode(self.name, 80), text.encode(self._detail, 64)).pack()
+        for record in self._records.values():
+            record.words[Q.STATUS] = self._status
+            record.segment.seal(layout.PROBES, record.number, payload)
 
     def _check_cost(self) -> None:
         mean = self._window_ns // self._window_runs
@@ -209,9 +218,10 @@ class Probe:
     def _disable(self, why: str) -> None:
         if self.live:
             self.set(ProbeStatus.DISABLED, why)
-            novelty.look()
-            session.set_running(-1)  # nobody may count steps any more; who still does says so at the next one
-            session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
+            process.sample()
+            for session in process.sessions:
+                session.set_running(-1)  # a probe that still counts steps stores a number again at the next one
+                session.emit(EventKind.PROBE_DISABLED, self.name, detail=why)
             safety.log_once(f"probe {self.name} is off", f"probe {self.name} switched itself off: {why}")
 
 

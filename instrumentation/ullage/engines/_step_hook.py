@@ -12,16 +12,13 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ullage.beat import beat
 from ullage.engines._patch import MARK, Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FAMILIAR = "ullage_beat.familiar"
-"""The step brings nothing that is to be looked at: for ``unless``."""
-
 _CALLBACKS = {
+    "unless": (),
     "before": (),
     "when": ("ullage_result",),
     "after": ("ullage_result",),
@@ -66,12 +63,9 @@ _CALL_THAT_ONLY_FAILS = """\
             ullage_probe.attempt(ullage_failed, {passed})
         raise
 """
-_UNLESS_FAMILIAR = f"""\
-    if {FAMILIAR}:
-"""
 _UNLESS = """\
     try:
-        ullage_skips = {unless}
+        ullage_skips = ullage_unless({passed_unless})
     except Exception as ullage_error:
         ullage_probe.failed(ullage_error)
         ullage_skips = True
@@ -123,18 +117,15 @@ class StepHook(Hook):
     failed.
 
     Attributes:
-        unless: An expression in the names of the function's parameters. Calls for which it is true are left alone, but
-            for exceptions, and do not count.
+        unless: A callback. Calls for which it returns True are left alone, but for exceptions, and do not count.
         when: Calls after which it is not true are left alone, and do not count. An expression, in which the result is
             ``ullage_result``, or a callback, which has the result first. There is no ``before``.
-        given: What an expression may refer to as ``ullage_given``.
         outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
             variant by another, if they share a probe; exceptions are not looked at.
     """
 
-    unless: str = ""
+    unless: Callable[..., bool] | None = None
     when: str | Callable[..., bool] = ""
-    given: object = None
     outermost: bool = False
 
     def __post_init__(self) -> None:
@@ -152,8 +143,6 @@ class StepHook(Hook):
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
         names: dict[str, Any] = {
-            "ullage_beat": beat,
-            "ullage_given": self.given,
             "ullage_original": original,
             "ullage_probe": self.probe,
             "ullage_live": self.probe.live,
@@ -173,7 +162,7 @@ class StepHook(Hook):
         if self.failed is not None:
             called, alone = _CALL_THAT_FAILS, _LEFT_ALONE_THAT_FAILS
         if self.unless:
-            parts += [_UNLESS_FAMILIAR if self.unless == FAMILIAR else _UNLESS, alone]
+            parts += [_UNLESS, alone]
         if self.when:
             parts += [called, _WHEN, _COUNT, self._run("after", first)]
         elif self.before is self.after is None:
@@ -187,7 +176,7 @@ class StepHook(Hook):
             first=first,
             call=call,
             instead="ullage_result" if self.when else call,
-            unless=self.unless,
+            passed_unless=self._passed("unless", first),
             when=f"ullage_live and ullage_when({self._passed('when', first)})" if callable(self.when) else self.when,
             passed=self._passed("failed", first),
         )

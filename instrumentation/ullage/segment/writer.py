@@ -121,15 +121,20 @@ class Segment:
         self.seal(region, (number - 1) % region.records, event.pack(), number)
         self.process[layout.P.EVENTS] = number
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Let go of the lock, as the end of the process would; the file stays for its readers.
 
         In a forked child this closes the child's copy only: the parent holds its lock, and goes on storing. A host that
         closes all descriptors may have another file under the number by now, which is left alone.
+
+        Returns:
+            The descriptor was still ours, so that of the mapping is, too: the segment may be dropped.
         """
         with contextlib.suppress(OSError):
             if os.fstat(self._lock_fd)[1:3] == self._file:
                 os.close(self._lock_fd)
+                return True
+        return False
 
     def _store_seal(self, region: Region, index: int, sequence: int, crc: int) -> None:
         start = (region.offset + index * region.stride + region.sealed_at) // 8

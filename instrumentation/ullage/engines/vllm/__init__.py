@@ -6,8 +6,7 @@ import re
 import sys
 
 from ullage import safety
-from ullage.beat import beat
-from ullage.session import session
+from ullage.process import process
 
 SUPPORTED = ((0, 22), (0, 34))
 """First version supported, and first one not: where the hooked functions were read. Tested is 0.32.0."""
@@ -41,8 +40,7 @@ def _register() -> None:
     from ullage.engines.vllm.hooks import ALWAYS, HOOKS  # noqa: PLC0415
     from ullage.imports import ImportWatch  # noqa: PLC0415  nothing is loaded for an unknown version
 
-    session.engine = "vllm"
-    session.identify(engine_version=version)
+    process.announce("vllm", version)
     watch = ImportWatch()
     hooks = [hook for hook in HOOKS if hook.exists_in(number)]
     for hook in hooks:
@@ -52,11 +50,12 @@ def _register() -> None:
         watch.check()
         for hook in hooks:
             hook.refresh()
-        for role in session.roles & ALWAYS.keys():
+        roles = set().union(*(session.roles for session in process.sessions))
+        for role in roles & ALWAYS.keys():
             for hook in ALWAYS[role]:
                 hook.expected()
 
-    beat.at_checks(check)
+    process.chores.at_checks(check)
 
 
 def supported(version: str) -> bool:

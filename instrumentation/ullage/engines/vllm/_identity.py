@@ -1,32 +1,35 @@
-"""What a process of vLLM is called, from its configuration object."""
+"""Which engine instance an object of vLLM belongs to, and what a process of it is called."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ullage.session import session
+from ullage.engines import _instance
+from ullage.engines._instance import EngineInstance, bind, bound
+
+ENGINE = "vllm"
 
 
-class _Ranks:
-    """Which of its engine's processes this is, as far as there are several.
-
-    Attributes:
-        data: Among the data-parallel ones, such as ``dp1``: each has limits of its own.
-        own: Among all workers, such as ``dp1-tp0``.
-    """
-
-    data = ""
-    own = ""
+def current() -> EngineInstance:
+    """Return the instance of vLLM that this thread constructs, else the newest one of this process."""
+    return _instance.current(ENGINE)
 
 
-ranks = _Ranks()
+def engine_of(thing: object) -> EngineInstance:
+    """Return the instance that an object of vLLM belongs to: at its first sight, the current one."""
+    known = bound(thing)
+    if known is None:
+        known = current()
+        bind(thing, known)
+    return known
 
 
-def identify(config: Any, role: str) -> None:
+def identify(engine: EngineInstance, config: Any, role: str) -> None:
     """Publish that this process plays ``role`` (frontend, core or worker) for the engine of ``config``."""
     parallel, model = config.parallel_config, config.model_config
-    session.roles.add(role)
+    engine.session.roles.add(role)
     fields: dict[str, str | int] = {"model_name": _model_name(model)}
+    ranks = engine.ranks
     if role != "frontend":
         fields["dp_size"] = parallel.data_parallel_size
         fields["dp_rank"] = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
@@ -40,11 +43,11 @@ def identify(config: Any, role: str) -> None:
         parts += [f"tp{fields['tp_rank']}"] if tensor > 1 else []
         parts += [f"pp{fields['pp_rank']}"] if pipeline > 1 else []
         ranks.own = "-".join(filter(None, parts))
-    session.identify(**fields)
+    engine.session.identify(**fields)
 
 
 def location(config: Any) -> str:
-    """Where the engine's tensors live."""
+    """Return where the engine's tensors live: host or device."""
     return "host" if config.device_config.device_type == "cpu" else "device"
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ullage.contracts import Contract
-from ullage.engines.vllm._identity import ranks
 from ullage.segment.agreement import AT_LEAST, EQUAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ullage.engines._instance import EngineInstance
 
 SOURCE_BYTES = 64
 
@@ -67,18 +68,15 @@ SIZES: Mapping[str, Size] = {
 """
 
 
-class Ranks(Protocol):
-    """Which of its engine's processes speaks: ``data`` among the data-parallel ones, ``own`` among all workers."""
-
-    data: str
-    own: str
-
-
 class Sizes:
-    """The contracts of one engine instance, by the name of their size."""
+    """The contracts of one engine instance, by the name of their size.
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    Attributes:
+        engine: The engine instance.
+    """
+
+    def __init__(self, engine: EngineInstance) -> None:
+        self.engine = engine
         self._contracts: dict[str, Contract] = {}
 
     def agreed(self, name: str, *, own: bool = False) -> Contract:
@@ -89,17 +87,15 @@ class Sizes:
         Raises:
             KeyError: ``SIZES`` has no such size.
         """
-        rank = self._ranks.own if own else self._ranks.data
+        ranks = self.engine.ranks
+        rank = ranks.own if own else ranks.data
         name = f"{name}/{rank}" if rank else name
         if name not in self._contracts:
             size = SIZES[name.partition("/")[0]]
-            self._contracts[name] = Contract(name, dims=size.dims, relation=size.relation, unit=size.unit)
+            self._contracts[name] = Contract(
+                name, dims=size.dims, relation=size.relation, unit=size.unit, owner=self.engine
+            )
         return self._contracts[name]
-
-
-process_sizes = Sizes(ranks)
-"""For probes that do not know their engine instance yet."""
-agreed = process_sizes.agreed
 
 
 def source(*parts: str) -> str:

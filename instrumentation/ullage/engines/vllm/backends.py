@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines._patch import Hook, argument
-from ullage.engines.vllm._sizes import PAGE_INDICES, agreed, source
+from ullage.engines.vllm._identity import engine_of
+from ullage.engines.vllm._sizes import PAGE_INDICES, Sizes, source
 from ullage.engines.vllm.metadata_builders import PROBE
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ def _lists_pages(args: Args, kwargs: Kwargs) -> None:
     builder, blocks = args[0], argument("num_blocks_np", 1, args, kwargs)
     have, need = int(builder.paged_kv_indices.shape[0]), int(blocks.sum())
     sources = (source(type(builder).__name__, "paged_kv_indices"), "batch")
-    agreed(PAGE_INDICES).compare(have, need, inputs=lambda: {"num_reqs": len(blocks)}, sources=sources)
+    contract = engine_of(builder).part(Sizes).agreed(PAGE_INDICES)
+    contract.compare(have, need, inputs=lambda: {"num_reqs": len(blocks)}, sources=sources)
 
 
 HOOKS = (

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
-from ullage.engines.vllm._sizes import agreed
+from ullage.engines.vllm._identity import engine_of
+from ullage.engines.vllm._sizes import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from ullage.buffers import Buffer
+    from ullage.engines._instance import EngineInstance
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
@@ -25,37 +28,62 @@ MAX_DEPTH = 5
 _PLAIN = (int, float, str, bytes, type(None))
 
 
-class _Watched:
-    """What this process's scheduler hands to its connector."""
+class Transfers:
+    """What the scheduler of one engine instance hands to its connector."""
 
-    blocks: Buffer | None = None
+    def __init__(self, engine: EngineInstance) -> None:
+        self._engine = engine
+        self._sizes = engine.part(Sizes)
+        self._buffer: Buffer | None = None
 
+    def scheduled(self, metadata: Any, blocks: int, block_size: int) -> None:
+        """Check what a step's metadata asks to be transferred, in a KV cache of ``blocks`` of ``block_size`` tokens."""
+        if self._buffer is None:
+            self._buffer = self._engine.buffer(
+                "connector_blocks", capacity=blocks, unit="blocks", kind="managed", limit="num_gpu_blocks"
+            )
+        total = 0
+        for entry in _entries(metadata, MAX_DEPTH):
+            listed = hasattr(entry, "local_block_ids")
+            if not listed and not _is_range(entry):
+                total += self._by_slot(entry, block_size)
+                continue
+            groups = _groups(entry.local_block_ids if listed else entry.op.block_ids)
+            total += sum(map(len, groups))
+            largest = max((max(group) for group in groups if group), default=-1)
+            if largest >= blocks:
+                self._buffer.violated(largest, detail="block of a transfer")
+            if listed:
+                self._compare_blocks(groups, entry)
+            elif len(groups) == 1:
+                self._compare_tokens(len(groups[0]) * block_size, entry.op.end - entry.op.start, "blocks")
+        self._buffer.observe(min(total, blocks))  # requests may share blocks
 
-_watched = _Watched()
+    def _by_slot(self, entry: Any, block_size: int) -> int:
+        """Return how many blocks an entry transfers that has a slot for each token: LMCache says which of them."""
+        slots: int = entry.slot_mapping.shape[0]
+        self._compare_tokens(slots, len(entry.token_ids), "slots")
+        if not hasattr(entry, "save_spec"):
+            return -(-slots // block_size)
+        save, load = entry.save_spec, entry.load_spec
+        stored = slots - save.skip_leading_tokens if save is not None and save.can_save else 0
+        loaded = load.lmcache_cached_tokens - load.vllm_cached_tokens if load is not None and load.can_load else 0
+        return sum(-(-max(tokens, 0) // block_size) for tokens in (stored, loaded))
 
+    def _compare_tokens(self, have: int, need: int, source: str) -> None:
+        """Each token must have a place in the KV cache: both are slices of lists, and Python cuts silently."""
+        self._sizes.agreed("connector.tokens").compare(have, need, sources=(source, "tokens"))
 
-def scheduled(metadata: Any, blocks: int, block_size: int) -> None:
-    """Look at what a step's metadata asks to be transferred, in a KV cache of so many blocks of so many tokens."""
-    if _watched.blocks is None:
-        _watched.blocks = buffer(
-            "connector_blocks", capacity=blocks, unit="blocks", kind="managed", limit="num_gpu_blocks"
-        )
-    total = 0
-    for entry in _entries(metadata, MAX_DEPTH):
-        listed = hasattr(entry, "local_block_ids")
-        if not listed and not _is_range(entry):
-            total += _by_slot(entry, block_size)
-            continue
-        groups = _groups(entry.local_block_ids if listed else entry.op.block_ids)
-        total += sum(map(len, groups))
-        largest = max((max(group) for group in groups if group), default=-1)
-        if largest >= blocks:
-            _watched.blocks.violated(largest, detail="block of a transfer")
-        if listed:
-            _compare(groups, entry)
-        elif len(groups) == 1:
-            _hold(len(groups[0]) * block_size, entry.op.end - entry.op.start, "blocks")
-    _watched.blocks.observe(min(total, blocks))  # requests may share blocks
+    def _compare_blocks(self, local: list[list[int]], entry: Any) -> None:
+        """A request reads the last of the remote's blocks: there must be one for each of its own."""
+        remote_blocks = getattr(getattr(entry, "remote", None), "block_ids", getattr(entry, "remote_block_ids", None))
+        if remote_blocks is None:
+            return
+        remote = _groups(remote_blocks)
+        if len(remote) == len(local):
+            contract = self._sizes.agreed("connector.blocks")
+            for ours, theirs in zip(local, remote, strict=True):
+                contract.compare(len(theirs), len(ours), sources=("remote blocks", "local blocks"))
 
 
 def _entries(holder: Any, depth: int) -> Iterator[Any]:
@@ -87,23 +115,6 @@ def _is_range(entry: Any) -> bool:
     return all(hasattr(operation, name) for name in ("block_ids", "start", "end"))
 
 
-def _by_slot(entry: Any, block_size: int) -> int:
-    """Return how many blocks an entry transfers that has a slot for each token: LMCache says which of them."""
-    slots: int = entry.slot_mapping.shape[0]
-    _hold(slots, len(entry.token_ids), "slots")
-    if not hasattr(entry, "save_spec"):
-        return -(-slots // block_size)
-    save, load = entry.save_spec, entry.load_spec
-    stored = slots - save.skip_leading_tokens if save is not None and save.can_save else 0
-    loaded = load.lmcache_cached_tokens - load.vllm_cached_tokens if load is not None and load.can_load else 0
-    return sum(-(-max(tokens, 0) // block_size) for tokens in (stored, loaded))
-
-
-def _hold(have: int, need: int, source: str) -> None:
-    """There must be a place in the KV cache for each token: both are slices of lists, and Python cuts silently."""
-    agreed("connector.tokens").compare(have, need, sources=(source, "tokens"))
-
-
 def _groups(blocks: Any) -> list[list[int]]:
     """Return the block numbers by KV-cache group; earlier versions have one list for the only group."""
     listed = list(blocks or ())
@@ -112,23 +123,13 @@ def _groups(blocks: Any) -> list[list[int]]:
     return [list(group) for group in listed]
 
 
-def _compare(local: list[list[int]], entry: Any) -> None:
-    """A request reads the last of the remote's blocks: there must be one for each of its own."""
-    remote_blocks = getattr(getattr(entry, "remote", None), "block_ids", getattr(entry, "remote_block_ids", None))
-    if remote_blocks is None:
-        return
-    remote = _groups(remote_blocks)
-    if len(remote) == len(local):
-        for ours, theirs in zip(local, remote, strict=True):
-            agreed("connector.blocks").compare(len(theirs), len(ours), sources=("remote blocks", "local blocks"))
-
-
 def _handshake(args: Args, kwargs: Kwargs) -> None:
     """The other end says what it registered. Where regions have names, they are matched by them, not counted."""
     worker, remote = args[0], argument("nixl_agent_meta", 1, args, kwargs)
     if getattr(remote, "region_names", None) is None and not getattr(worker, "_transfer_layer_region_indices", None):
         ours, theirs = len(worker.block_len_per_layer), len(remote.block_lens)
-        agreed("connector.layers").compare(theirs, ours, sources=("remote engine", "local engine"))
+        contract = engine_of(worker).part(Sizes).agreed("connector.layers")
+        contract.compare(theirs, ours, sources=("remote engine", "local engine"))
 
 
 _PROBE = SharedProbe("NixlConnectorWorker.add_remote_agent")

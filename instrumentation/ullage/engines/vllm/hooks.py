@@ -5,12 +5,12 @@ from __future__ import annotations
 from ullage.engines.vllm import (
     backends,
     connectors,
+    dummy_runs,
     encoder,
     lifecycle,
     lora,
     metadata_builders,
     planner,
-    rehearsal,
     runner_v1,
     runner_v2,
     scheduler,
@@ -22,7 +22,7 @@ from ullage.engines.vllm import (
 
 ALWAYS = {
     "core": scheduler.HOOKS,
-    runner_v1.ROLE: (*runner_v1.HOOKS, *rehearsal.HOOKS),
+    runner_v1.ROLE: (*runner_v1.HOOKS, *dummy_runs.HOOKS),
     runner_v2.ROLE: runner_v2.HOOKS,
 }
 """Those that a process of this role has for certain; the others are of features that it may never load."""
@@ -33,7 +33,7 @@ HOOKS = (
     *encoder.HOOKS,
     *structured.HOOKS,
     *runner_v1.HOOKS,
-    *rehearsal.HOOKS,
+    *dummy_runs.HOOKS,
     *runner_v2.HOOKS,
     *uva.HOOKS,
     *speculative.HOOKS,

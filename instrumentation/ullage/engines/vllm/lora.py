@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.buffers import Buffer, buffer
+from ullage.engines._instance import Bindings
 from ullage.engines._patch import Hook
 from ullage.engines._probe import SharedProbe
-from ullage.engines.vllm._sizes import process_sizes
+from ullage.engines.vllm._identity import engine_of
+from ullage.engines.vllm._sizes import Sizes
 from ullage.engines.vllm.claims import int32_limits
-from ullage.engines.vllm.rehearsal import observe
 from ullage.engines.vllm.view_lora import adapter_slots
 
 if TYPE_CHECKING:
+    from ullage.buffers import Buffer
+
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
 
-class _Watched:
-    """The slots of this process."""
-
-    slots: Buffer
-
-
-_watched = _Watched()
+_slots: Bindings[Buffer] = Bindings()
+"""By the manager of the adapters."""
 
 
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
-    manager = args[0]
-    _watched.slots = buffer(
+    manager, engine = args[0], engine_of(args[0])
+    slots = engine.buffer(
         "lora_slots",
         capacity=manager.lora_slots,
         unit="adapters",
@@ -36,19 +33,23 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
         location="host" if manager.device.type == "cpu" else "device",
         limit="max_loras",
     )
+    _slots.bind(manager, slots)
     adapters = adapter_slots(manager)
     if adapters is not None:
-        int32_limits.claim_adapters(adapters, process_sizes)
+        int32_limits.claim_adapters(adapters, engine.part(Sizes))
 
 
 def _changed(_result: Any, args: Args, _kwargs: Kwargs) -> None:
-    observe(_watched.slots, sum(adapter is not None for adapter in args[0].lora_index_to_id))
+    manager, slots = args[0], _slots.get(args[0])
+    if slots is not None:
+        engine_of(manager).observe(slots, sum(adapter is not None for adapter in manager.lora_index_to_id))
 
 
 def _activation_failed(error: BaseException, args: Args, _kwargs: Kwargs) -> None:
     """The adapter of a request that runs has no slot."""
-    if isinstance(error, ValueError) and None not in args[0].lora_index_to_id:
-        _watched.slots.exhausted(1)
+    slots = _slots.get(args[0])
+    if slots is not None and isinstance(error, ValueError) and None not in args[0].lora_index_to_id:
+        slots.exhausted(1)
 
 
 _MODULE = "vllm.lora.model_manager"

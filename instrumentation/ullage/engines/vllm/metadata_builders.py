@@ -8,20 +8,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.breadcrumb import breadcrumb
-from ullage.engines._novelty import novelty
+from ullage.engines._instance import bind, steady
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
-from ullage.engines._step_hook import FAMILIAR, StepHook
-from ullage.engines.vllm._sizes import SEQUENCE_TOKENS, STEP_REQUESTS, STEP_TOKENS, TABLE_WIDTH, agreed, source
+from ullage.engines._step_hook import StepHook
+from ullage.engines.vllm._identity import engine_of
+from ullage.engines.vllm._sizes import SEQUENCE_TOKENS, STEP_REQUESTS, STEP_TOKENS, TABLE_WIDTH, Sizes, source
 from ullage.engines.vllm.claims import row_buffers
 from ullage.engines.vllm.claims.block_tables import width_contract
 from ullage.engines.vllm.view_builders import table_copies
 from ullage.engines.vllm.view_common import limits_of
 
 if TYPE_CHECKING:
+    from ullage.engines._instance import EngineInstance
     from ullage.engines.runner_view import Builder, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
@@ -66,7 +66,7 @@ class _Check:
         width: The contract on the width of the block table, if the builder copies it.
     """
 
-    __slots__ = ("_columns", "_sizes", "growth", "name", "reach", "requests", "tokens", "width")
+    __slots__ = ("_columns", "_engine", "_sizes", "growth", "name", "reach", "requests", "tokens", "width")
 
     def __init__(self, builder: Builder, view: RunnerView, sizes: Sizes) -> None:
         self.name = source(builder.name, "build")
@@ -82,10 +82,11 @@ class _Check:
         self.growth = 1 + view.limits.num_speculative_tokens * view.limits.max_num_seqs
         self._columns: dict[int, Columns] = {}
         self._sizes = sizes
+        self._engine = sizes.engine
 
     def check(self, batch: Any) -> None:
         if self.reach < math.inf:
-            novelty.within(1 + int((self.reach - batch.max_seq_len) // self.growth))
+            self._engine.sampler.within(1 + int((self.reach - batch.max_seq_len) // self.growth))
         fits = batch.num_actual_tokens <= self.tokens and batch.num_reqs <= self.requests
         if not fits or batch.max_seq_len > self.reach:
             self._exceeds(batch)
@@ -102,7 +103,8 @@ class _Check:
             (STEP_REQUESTS, self.requests, batch.num_reqs),
             (SEQUENCE_TOKENS, self.reach, batch.max_seq_len),
         )
-        what = breadcrumb.phase.name.lower().replace("_", " ") if breadcrumb.rehearsing else "batch"
+        phase = self._engine.phase
+        what = phase.current.name.lower().replace("_", " ") if phase.dummy else "batch"
         given = {"num_actual_tokens": batch.num_actual_tokens, "num_reqs": batch.num_reqs}
         for size, room, need in needs:
             if need > room:
@@ -110,42 +112,45 @@ class _Check:
                 contract.compare(int(room), int(need), inputs=lambda: given, sources=(self.name, what))
 
 
-class _Watched:
-    """The checks of this process's runner; None before it has any."""
+class CurrentChecks:
+    """The checks of the runner of one engine instance; none before it has any."""
 
-    checks: BuilderChecks | None = None
-
-
-_watched = _Watched()
+    def __init__(self, _engine: EngineInstance) -> None:
+        self.checks: BuilderChecks | None = None
 
 
-def watch(checks: BuilderChecks) -> None:
-    """Have each batch checked before one of the builders of ``checks`` works on it."""
-    _watched.checks = checks
+def watch(view: RunnerView, engine: EngineInstance) -> None:
+    """Have each batch checked before one of the builders of ``view`` works on it."""
+    checks = engine.part(CurrentChecks).checks = BuilderChecks(view, engine.part(Sizes))
+    for builder in view.builders:
+        bind(builder.engine_object, engine)
     for cls in checks.classes:
         for hook in BUILDS:
             hook.wrap(cls)
 
 
 def _builds(builder: Any, common_attn_metadata: Any) -> None:
-    if _watched.checks is not None:
-        _watched.checks.check(builder, common_attn_metadata)
+    checks = engine_of(builder).part(CurrentChecks).checks
+    if checks is not None:
+        checks.check(builder, common_attn_metadata)
 
 
 def _prepares(args: Args, kwargs: Kwargs) -> None:
     """The indexer copies the table of each sequence for each of its tokens; checked here if no batch check knows it."""
     builder, table = args[0], argument("block_table", 2, args, kwargs)
-    if _watched.checks is not None and builder in _watched.checks:
+    engine = engine_of(builder)
+    checks, sizes = engine.part(CurrentChecks).checks, engine.part(Sizes)
+    if checks is not None and builder in checks:
         return
     owner, block_size = type(builder).__name__, builder.kv_cache_spec.block_size
     given = limits_of(builder.vllm_config).inputs("max_model_len", block_size=block_size)
     for name, columns in table_copies(builder).items():
         sources = (source(owner, name), "runner block table")
-        agreed(TABLE_WIDTH).compare(columns, int(table.shape[1]), inputs=lambda: given, sources=sources)
+        sizes.agreed(TABLE_WIDTH).compare(columns, int(table.shape[1]), inputs=lambda: given, sources=sources)
     rows, tokens = builder.expanded_block_table_buffer.shape[0], argument("num_decode_tokens", 7, args, kwargs)
     if tokens > rows:
         sources = (source(owner, "expanded_block_table_buffer"), "batch")
-        agreed(STEP_TOKENS).compare(int(rows), int(tokens), sources=sources)
+        sizes.agreed(STEP_TOKENS).compare(int(rows), int(tokens), sources=sources)
 
 
 PROBE = SharedProbe("AttentionMetadataBuilder.build")
@@ -157,7 +162,7 @@ BUILDS = tuple(
         f"AttentionMetadataBuilder.{name}",
         before=_builds,
         outermost=True,
-        unless=FAMILIAR,
+        unless=steady,
         shared=PROBE,
     )
     for name in ("build", "build_for_cudagraph_capture", "build_for_drafting")

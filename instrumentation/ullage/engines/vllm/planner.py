@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.engines._patch import Hook, argument
 from ullage.engines.vllm import flash_attention
-from ullage.engines.vllm._sizes import agreed
+from ullage.engines.vllm._identity import engine_of
+from ullage.engines.vllm._sizes import Sizes
 from ullage.engines.vllm.metadata_builders import PROBE
 from ullage.engines.vllm.view_common import limits_of
 
@@ -45,7 +46,8 @@ def _compare_buffer(builder: Any, made: Any) -> None:
         return limits_of(config).inputs("max_num_seqs", max_cudagraph_capture_size=builder.max_cudagraph_size)
 
     have, need = int(builder.scheduler_metadata.shape[0]), int(made.shape[0])
-    agreed("attention.metadata_buffer").compare(have, need, inputs=given, sources=(type(builder).__name__, "planner"))
+    contract = engine_of(builder).part(Sizes).agreed("attention.metadata_buffer")
+    contract.compare(have, need, inputs=given, sources=(type(builder).__name__, "planner"))
 
 
 def _planned(made: Any, args: Args, kwargs: Kwargs) -> None:
@@ -66,14 +68,14 @@ def _planned(made: Any, args: Args, kwargs: Kwargs) -> None:
     for window in _windows(builder):
         swizzled = flash_attention.swizzles(window=window, **known)
         wanted = flash_attention.wanted(batch=batch, num_splits=splits, swizzled=swizzled, varlen=True)
-        _compare(int(made.shape[0]), planned, wanted)
+        _compare(engine_of(builder).part(Sizes), int(made.shape[0]), planned, wanted)
 
 
-def _compare(size: int, planned: flash_attention.Facts, wanted: flash_attention.Facts) -> None:
+def _compare(sizes: Sizes, size: int, planned: flash_attention.Facts, wanted: flash_attention.Facts) -> None:
     """Compare the size that the planner made with the one that follows from the arguments of the kernel."""
     needed = flash_attention.metadata_size(wanted)
     if needed is not None:
-        contract = agreed("attention.scheduler_metadata")
+        contract = sizes.agreed("attention.scheduler_metadata")
         contract.compare(size, needed, inputs=lambda: (planned, wanted), sources=("planner", "kernel"))
 
 

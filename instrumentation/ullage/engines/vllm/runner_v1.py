@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.beat import beat
-from ullage.breadcrumb import breadcrumb
-from ullage.buffers import Buffer, buffer
+from ullage.engines._instance import Bindings, steady
 from ullage.engines._patch import Hook, argument
-from ullage.engines._step_hook import FAMILIAR, StepHook
-from ullage.engines.vllm import metadata_builders, structured, view_v1
-from ullage.engines.vllm._identity import identify
-from ullage.engines.vllm._sizes import process_sizes
-from ullage.engines.vllm.rehearsal import observe
+from ullage.engines._step_hook import StepHook
+from ullage.engines.vllm import metadata_builders, view_v1
+from ullage.engines.vllm._identity import engine_of, identify
+from ullage.engines.vllm._sizes import Sizes
 from ullage.engines.vllm.startup_audit import audit
-from ullage.engines.vllm.steps import Steps, steps
+from ullage.engines.vllm.steps import steps
+from ullage.engines.vllm.structured import Bitmask
 from ullage.segment.phase import Phase
-from ullage.session import session
 
 if TYPE_CHECKING:
+    from ullage.buffers import Buffer
+    from ullage.engines._instance import EngineInstance
+
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
@@ -30,131 +30,146 @@ ROLE = "runner v1"
 _NONE, _EXECUTE, _SAMPLE = Phase.NONE, Phase.EXECUTE, Phase.SAMPLE  # in each step: an enumeration is slow to look up
 
 
-class _Rows:
-    """What each row of a block table is held against, before anybody looks at its table.
+class TableRows:
+    """The rows of one block table.
 
     Attributes:
-        blocks: Blocks that a table has for one of the KV cache; of several tables, the most.
-        longest: How long rows were so far; of several tables, the least.
+        row: Their buffer.
+        split: Blocks that the table has for one of the KV cache.
+        longest: The longest row so far.
     """
 
-    __slots__ = ("blocks", "longest")
+    __slots__ = ("engine", "longest", "row", "split")
 
-    def __init__(self) -> None:
-        self.blocks, self.longest = 1, -1
-
-
-class _Watched:
-    """The buffers of this process's runner."""
-
-    steps: Steps
-    tables: dict[int, Buffer]
-    """The rows of block tables, one buffer per KV-cache group, by ``id`` of the table."""
-    longest: dict[int, int]
-    """The longest row so far."""
+    def __init__(self, engine: EngineInstance, row: Buffer, table: Any) -> None:
+        self.engine = engine
+        self.row = row
+        self.split = int(table.blocks_per_kv_block) if getattr(table, "use_hybrid_blocks", False) else 1
+        self.longest = -1
 
 
-_watched = _Watched()
-_watched.tables = {}
-_rows = _Rows()
+class Runner:
+    """The buffers of one engine instance's runner.
+
+    Attributes:
+        steps: Those that each step fills.
+    """
+
+    def __init__(self, engine: EngineInstance, runner: Any) -> None:
+        self.engine = engine
+        self.steps = steps(
+            engine,
+            runner.vllm_config,
+            slots=runner.max_num_reqs,
+            tokens=runner.max_num_tokens,
+            padded=runner.input_ids.gpu.shape[0],
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether the scheduler is in another process: then each step begins and ends here."""
+        return "core" not in self.engine.session.roles
+
+
+_runners: Bindings[Runner] = Bindings()
+_tables: Bindings[TableRows] = Bindings()
 
 
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
-    runner = args[0]
-    identify(runner.vllm_config, "worker")
-    session.roles.add(ROLE)
-    _watched.steps = steps(
-        runner.vllm_config,
-        slots=runner.max_num_reqs,
-        tokens=runner.max_num_tokens,
-        padded=runner.input_ids.gpu.shape[0],
-    )
+    runner, engine = args[0], engine_of(args[0])
+    identify(engine, runner.vllm_config, "worker")
+    engine.session.roles.add(ROLE)
+    _runners.bind(runner, Runner(engine, runner))
 
 
 def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
     """Only now are the sizes final: before, the tables of a healthy engine can have another width."""
     if argument("is_profiling", 2, args, kwargs):
         return
-    runner = args[0]
+    runner, engine = args[0], engine_of(args[0])
     tables = runner.input_batch.block_table.block_tables
     names = [f"block_table_row-{group}" for group in range(len(tables))] if len(tables) != 1 else ["block_table_row"]
-    _watched.tables = {
-        id(table): buffer(
+    for name, table in zip(names, tables, strict=True):
+        row = engine.buffer(
             name, capacity=table.max_num_blocks_per_req, unit="blocks", kind="fixed", limit="max_model_len"
         )
-        for name, table in zip(names, tables, strict=True)
-    }
-    _watched.longest = dict.fromkeys(_watched.tables, -1)
-    _rows.blocks, _rows.longest = max(map(_blocks, tables), default=1), -1
+        _tables.bind(table, TableRows(engine, row, table))
     view = view_v1.view(runner)
-    audit(view, process_sizes)
-    metadata_builders.watch(metadata_builders.BuilderChecks(view, process_sizes))
+    audit(view, engine.part(Sizes))
+    metadata_builders.watch(view, engine)
 
 
-def _executes(_runner: Any, scheduler_output: Any) -> None:
+def _executes(runner: Any, scheduler_output: Any) -> None:
     """A step begins; in the core's own process it has begun already, in the scheduler.
 
     What the batch needs is known by now. After the model has run, whatever we touch has left the caches.
     """
+    watched = _runners.states[id(runner)]
     tokens, requests = scheduler_output.total_num_scheduled_tokens, len(scheduler_output.num_scheduled_tokens)
-    if "core" not in session.roles:
-        breadcrumb.begin(_EXECUTE, tokens, requests)
-    _watched.steps.slots.observe(requests)
-    _watched.steps.tokens.observe(tokens)
+    if watched.alone:
+        watched.engine.phase.begin(_EXECUTE, tokens, requests)
+    watched.steps.slots.observe(requests)
+    watched.steps.tokens.observe(tokens)
 
 
-def _executed(result: Any) -> None:
-    if "core" not in session.roles:
-        beat.tick()
+def _executed(result: Any, runner: Any) -> None:
+    watched = _runners.states[id(runner)]
+    if watched.alone:
+        watched.engine.clock.tick()
         if result is None:  # its tokens are sampled in a call of its own
-            breadcrumb.enter(_NONE)
+            watched.engine.phase.enter(_NONE)
         else:
-            breadcrumb.end()
+            watched.engine.phase.end()
 
 
 def _samples(runner: Any, grammar_output: Any) -> None:
-    if "core" not in session.roles:
-        breadcrumb.enter(_SAMPLE)
+    watched = _runners.states[id(runner)]
+    if watched.alone:
+        watched.engine.phase.enter(_SAMPLE)
     if grammar_output is not None:
-        structured.given_to(runner.input_batch.vocab_size, grammar_output.grammar_bitmask)
+        watched.engine.part(Bitmask).given_to(runner.input_batch.vocab_size, grammar_output.grammar_bitmask)
 
 
-def _sampled(_result: Any) -> None:
-    if "core" not in session.roles:
-        breadcrumb.end()
+def _sampled(_result: Any, runner: Any) -> None:
+    watched = _runners.states[id(runner)]
+    if watched.alone:
+        watched.engine.phase.end()
 
 
-def _execute_failed(error: BaseException) -> None:
-    session.note_exception("GPUModelRunner.execute_model", error)
+def _execute_failed(error: BaseException, runner: Any) -> None:
+    engine_of(runner).session.note_exception("GPUModelRunner.execute_model", error)
 
 
-def _sample_failed(error: BaseException) -> None:
-    session.note_exception("GPUModelRunner.sample_tokens", error)
+def _sample_failed(error: BaseException, runner: Any) -> None:
+    engine_of(runner).session.note_exception("GPUModelRunner.sample_tokens", error)
 
 
-def _padded(result: Any) -> None:
-    observe(_watched.steps.padded, result[1].num_tokens)
+def _padded(result: Any, runner: Any) -> None:
+    watched = _runners.states[id(runner)]
+    watched.engine.observe(watched.steps.padded, result[1].num_tokens)
 
 
-def _blocks(table: Any) -> int:
-    """How many blocks a table has for one of the KV cache."""
-    return int(table.blocks_per_kv_block) if getattr(table, "use_hybrid_blocks", False) else 1
+def _row_is_short(table: Any, block_ids: Any, row_idx: int, tables: dict[int, TableRows] = _tables.states) -> bool:
+    """Tell whether a row brings nothing new: in a steady step it is no longer than one that was observed."""
+    rows = tables.get(id(table))
+    if rows is None:
+        return True
+    if not rows.engine.clock.steady:
+        return False
+    # Plain numbers: to reckon with those of numpy takes as long as a call.
+    length: int = table.num_blocks_per_row.item(row_idx) + len(block_ids) * rows.split
+    return length <= rows.longest
 
 
 def _row_grows(table: Any, block_ids: Any, row_idx: int) -> None:
     """Before the write: a row that is too short raises in numpy, or on a device spills into the next row."""
-    number = id(table)
-    row = _watched.tables.get(number)
-    if row is not None:
-        length = int(table.num_blocks_per_row[row_idx]) + len(block_ids) * _blocks(table)
-        observe(row, length)
-        if length > _watched.longest[number] and not breadcrumb.rehearsing:
-            _watched.longest[number] = length
-            _rows.longest = min(_watched.longest.values())
+    rows = _tables.states[id(table)]
+    length = int(table.num_blocks_per_row[row_idx]) + len(block_ids) * rows.split
+    rows.engine.observe(rows.row, length)
+    if length > rows.longest and not rows.engine.phase.dummy:
+        rows.longest = length
 
 
-# Plain numbers: to reckon with those of numpy takes as long as a call.
-_ROW = "self.num_blocks_per_row.item(row_idx) + len(block_ids) * ullage_given.blocks"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 HOOKS = (
@@ -166,7 +181,7 @@ HOOKS = (
         before=_executes,
         after=_executed,
         failed=_execute_failed,
-        unless=FAMILIAR,
+        unless=steady,
     ),
     StepHook(
         _RUNNER,
@@ -174,20 +189,19 @@ HOOKS = (
         before=_samples,
         after=_sampled,
         failed=_sample_failed,
-        unless=FAMILIAR,
+        unless=steady,
     ),
     StepHook(
         _RUNNER,
         "GPUModelRunner._determine_batch_execution_and_padding",
         ("num_tokens",),
         after=_padded,
-        unless=FAMILIAR,
+        unless=steady,
     ),
     StepHook(
         "vllm.v1.worker.block_table",
         "BlockTable.append_row",
         before=_row_grows,
-        unless=f"{FAMILIAR} and {_ROW} <= ullage_given.longest",
-        given=_rows,
+        unless=_row_is_short,
     ),
 )

@@ -7,60 +7,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
-from ullage.engines.vllm._identity import location
-from ullage.engines.vllm.rehearsal import observe
+from ullage.engines.vllm._identity import engine_of, location
 
 if TYPE_CHECKING:
+    from ullage.buffers import Buffer
+    from ullage.engines._instance import EngineInstance
+
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
 
-class _Watched:
-    """The buffers of this process's proposer."""
+class DraftBuffers:
+    """The buffers of one engine instance's proposer."""
 
-    tokens: Buffer | None = None
-    arange: Buffer | None = None
+    def __init__(self, engine: EngineInstance) -> None:
+        self._engine = engine
+        self._tokens: Buffer | None = None
+        self._arange: Buffer | None = None
 
+    def loaded(self, proposer: Any) -> None:
+        """Register them. Only now: subclasses allocate some of them again after the base class made them."""
+        where = location(proposer.vllm_config)
+        self._arange = self._engine.buffer(
+            "draft_arange",
+            capacity=proposer.arange.shape[0],
+            unit="rows",
+            kind="hard",
+            location=where,
+            limit="max_num_seqs",
+        )
+        self._arange.warn_at(proposer.max_batch_size + 1)
+        if proposer.method != "dflash":  # whose tokens are divided between buffers of its own
+            self._tokens = self._engine.buffer(
+                "draft_tokens",
+                capacity=proposer.input_ids.shape[0],
+                unit="tokens",
+                kind="hard",
+                location=where,
+                limit="max_num_batched_tokens",
+            )
+            self._tokens.warn_at(proposer.input_ids.shape[0])  # chunked prefill fills it
 
-_watched = _Watched()
+    def observe(self, requests: int, tokens: int) -> None:
+        """Observe a draft of ``tokens`` for ``requests``."""
+        if self._arange is not None:
+            self._engine.observe(self._arange, requests + 1)  # the start of each request, and the end of the last
+        if self._tokens is not None:
+            self._engine.observe(self._tokens, tokens)
 
 
 def _loaded(_result: Any, args: Args, _kwargs: Kwargs) -> None:
-    """Only now: subclasses allocate some of the buffers anew after the base class made them."""
-    proposer = args[0]
-    where = location(proposer.vllm_config)
-    _watched.arange = buffer(
-        "draft_arange",
-        capacity=proposer.arange.shape[0],
-        unit="rows",
-        kind="hard",
-        location=where,
-        limit="max_num_seqs",
-    )
-    _watched.arange.warn_at(proposer.max_batch_size + 1)
-    if proposer.method != "dflash":  # whose tokens are divided between buffers of its own
-        _watched.tokens = buffer(
-            "draft_tokens",
-            capacity=proposer.input_ids.shape[0],
-            unit="tokens",
-            kind="hard",
-            location=where,
-            limit="max_num_batched_tokens",
-        )
-        _watched.tokens.warn_at(proposer.input_ids.shape[0])  # chunked prefill fills it
+    engine_of(args[0]).part(DraftBuffers).loaded(args[0])
 
 
 def _proposes(args: Args, kwargs: Kwargs) -> None:
     """Before the writes: what is too long raises in torch, or in a kernel spills over."""
-    requests = argument("common_attn_metadata", 7, args, kwargs).batch_size()
-    if _watched.arange is not None:
-        observe(_watched.arange, requests + 1)  # the start of each request, and the end of the last
-    if _watched.tokens is not None:
-        slots = getattr(args[0], "net_num_new_slots_per_request", 0)
-        observe(_watched.tokens, argument("target_token_ids", 2, args, kwargs).shape[0] + slots * requests)
+    proposer, requests = args[0], argument("common_attn_metadata", 7, args, kwargs).batch_size()
+    slots = getattr(proposer, "net_num_new_slots_per_request", 0)
+    tokens = argument("target_token_ids", 2, args, kwargs).shape[0] + slots * requests
+    engine_of(proposer).part(DraftBuffers).observe(requests, tokens)
 
 
 _MODULE = "vllm.v1.spec_decode.llm_base_proposer"

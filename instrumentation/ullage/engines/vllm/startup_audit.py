@@ -36,7 +36,7 @@ CLAIMS = (
 def audit(view: RunnerView, sizes: Sizes) -> None:
     """Record the tensors of a view, and make the claims that follow from it; each claim fails alone."""
     for owner, tensors in view.tensors.items():
-        inventory(owner, tensors)
+        inventory(sizes.engine, owner, tensors)
     for claim in CLAIMS:
         with safety.shield(f"startup audit: {claim.__module__}"):
             claim(view, sizes)

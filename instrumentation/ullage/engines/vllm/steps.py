@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.buffers import Buffer, buffer
 from ullage.engines.vllm._identity import location
+
+if TYPE_CHECKING:
+    from ullage.buffers import Buffer
+    from ullage.engines._instance import EngineInstance
 
 
 class Steps(NamedTuple):
@@ -16,12 +19,12 @@ class Steps(NamedTuple):
     padded: Buffer
 
 
-def steps(config: Any, *, slots: int, tokens: int, padded: int) -> Steps:
+def steps(engine: EngineInstance, config: Any, *, slots: int, tokens: int, padded: int) -> Steps:
     """Register the three with these capacities, for an engine of this configuration."""
     return Steps(
-        buffer("request_slots", capacity=slots, unit="requests", kind="managed", limit="max_num_seqs"),
-        buffer("step_tokens", capacity=tokens, unit="tokens", kind="managed", limit="max_num_batched_tokens"),
-        buffer(  # fixed: padding is there to be seen, and says nothing that step_tokens does not warn of
+        engine.buffer("request_slots", capacity=slots, unit="requests", kind="managed", limit="max_num_seqs"),
+        engine.buffer("step_tokens", capacity=tokens, unit="tokens", kind="managed", limit="max_num_batched_tokens"),
+        engine.buffer(  # fixed: padding is there to be seen, and says nothing that step_tokens does not warn of
             "padded_tokens",
             capacity=padded,
             unit="tokens",

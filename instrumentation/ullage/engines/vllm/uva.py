@@ -10,13 +10,15 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook
 from ullage.engines._probe import SharedProbe
 from ullage.inventory import TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ullage.buffers import Buffer
+    from ullage.engines._instance import EngineInstance
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
@@ -28,46 +30,44 @@ _OURS = "vllm.v1.worker."
 """What is defined in here holds tensors; models and configurations are not looked into."""
 
 
-class _Watched:
-    """The pools of this process's runner."""
+class _Allocations:
+    """Buffers that were allocated in this process, whichever pool they are for."""
 
-    pools: tuple[tuple[str, weakref.ref[Any]], ...] = ()
-    """By the attributes that lead there."""
-    allocated = False
-    """Since the last look."""
-    grown: dict[str, Buffer]
-    """Those that ever grew, by name."""
+    count = 0
 
 
-_watched = _Watched()
-_watched.grown = {}
+class Pools:
+    """The pools of one engine instance's runner."""
 
+    def __init__(self, engine: EngineInstance) -> None:
+        self._engine = engine
+        self._pools: tuple[tuple[str, weakref.ref[Any]], ...] = ()
+        self._allocations = 0
+        self._grown: dict[str, Buffer] = {}
 
-def watch(runner: Any) -> None:
-    """Watch the pools of ``runner``."""
-    _watched.pools = tuple((name, weakref.ref(pool)) for name, pool in _find(runner, "UvaBufferPool"))
+    def watch(self, runner: Any) -> None:
+        """Watch the pools of ``runner``, by the attributes that lead there."""
+        self._pools = tuple((name, weakref.ref(pool)) for name, pool in _find(runner, "UvaBufferPool"))
 
+    def check(self) -> None:
+        """Record which pools have grown, if any may have since the last check."""
+        if self._allocations != _Allocations.count:
+            self._allocations = _Allocations.count
+            for name, reference in self._pools:
+                pool = reference()
+                if pool is not None:
+                    self._compare(name, pool)
 
-def look() -> None:
-    """Record which pools have grown, if any may have."""
-    if _watched.allocated:
-        _watched.allocated = False
-        for name, reference in _watched.pools:
-            pool = reference()
-            if pool is not None:
-                _compare(name, pool)
-
-
-def _compare(name: str, pool: Any) -> None:
-    """Hold the largest of a pool's buffers, which take turns, against what they were made for."""
-    planned = pool.size if isinstance(pool.size, int) else pool.size[0]
-    largest = max(int(one.cpu.shape[0]) for one in pool._uva_bufs)  # noqa: SLF001  as vLLM names it
-    if largest > planned:
-        if name not in _watched.grown:
-            _watched.grown[name] = buffer(
-                f"uva_pool.{name}", capacity=planned, unit="elements", kind="fixed", location="pinned"
-            )
-        _watched.grown[name].resize(largest)
+    def _compare(self, name: str, pool: Any) -> None:
+        """Compare the largest of a pool's buffers, which take turns, with the size that they were made for."""
+        planned = pool.size if isinstance(pool.size, int) else pool.size[0]
+        largest = max(int(one.cpu.shape[0]) for one in pool._uva_bufs)  # noqa: SLF001  as vLLM names it
+        if largest > planned:
+            if name not in self._grown:
+                self._grown[name] = self._engine.buffer(
+                    f"uva_pool.{name}", capacity=planned, unit="elements", kind="fixed", location="pinned"
+                )
+            self._grown[name].resize(largest)
 
 
 def held(owner: Any) -> Iterator[TensorInfo]:
@@ -112,7 +112,7 @@ def _inside(thing: Any, kind: str) -> bool:
 
 
 def _allocated(_result: None, _args: Args, _kwargs: Kwargs) -> None:
-    _watched.allocated = True
+    _Allocations.count += 1
 
 
 _PROBE = SharedProbe("v2.UvaBufferPool", waits=True)

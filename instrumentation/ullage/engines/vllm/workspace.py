@@ -10,17 +10,18 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.breadcrumb import breadcrumb
-from ullage.buffers import Buffer, buffer
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
-from ullage.engines.vllm._sizes import agreed, source
-from ullage.engines.vllm.rehearsal import observe
+from ullage.engines.vllm._identity import engine_of
+from ullage.engines.vllm._sizes import Sizes, source
 from ullage.inventory import TensorInfo, inventory
-from ullage.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ullage.buffers import Buffer
+    from ullage.contracts import Contract
+    from ullage.engines._instance import EngineInstance
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
@@ -36,89 +37,102 @@ class _Known(NamedTuple):
     buffer: Buffer
 
 
-_known: dict[int, _Known] = {}
-"""By ``id`` of the tensor."""
-_buffers: dict[int, Buffer] = {}
-"""By slot: vLLM has a workspace for each micro-batch and lane."""
-_warm: dict[int, int] = {}
-"""By slot: how many bytes it had when the warm-up ended."""
+class Workspaces:
+    """The workspaces of one engine instance. vLLM has one for each micro-batch and lane: a slot."""
+
+    def __init__(self, engine: EngineInstance) -> None:
+        self._engine = engine
+        self._sizes = engine.part(Sizes)
+        self._known: dict[int, _Known] = {}  # by id of the tensor
+        self._buffers: dict[int, Buffer] = {}  # by slot
+        self._warm: dict[int, int] = {}  # by slot: its bytes when the warm-up ended
+
+    def ensured(self, manager: Any, workspace: Any, required: int) -> None:
+        """A caller asked for ``required`` bytes, and got ``workspace``."""
+        known = self._known.get(id(workspace))
+        if known is None or known.tensor() is not workspace:
+            known = self._allocated(manager, workspace)
+        self._engine.observe(known.buffer, required)
+        if required > self._warm.get(known.slot, required):
+            self._claim_need(known.slot, required)
+
+    def _allocated(self, manager: Any, workspace: Any) -> _Known:
+        """A workspace that was not seen before: the first of its slot, or a larger one in its place."""
+        workspaces = manager._current_workspaces  # noqa: SLF001  as vLLM names it
+        slot = next(number for number, one in enumerate(workspaces) if one is workspace)
+        size, phase = workspace.nbytes, self._engine.phase
+        held = self._buffers.get(slot)
+        if held is None:
+            held = self._buffers[slot] = self._engine.buffer(
+                _named("workspace", slot),
+                capacity=size,
+                unit="bytes",
+                kind="fixed",
+                location="host" if workspace.device.type == "cpu" else "device",
+                limit="largest request of the warm-up",
+            )
+        elif size != held.capacity:
+            if slot not in self._warm and phase.current and not phase.dummy:
+                self._warmed_up(slot, held.capacity, locked=False)
+            held.resize(size)
+        for old in [key for key, known in self._known.items() if known.slot == slot]:
+            del self._known[old]
+        self._known[id(workspace)] = _Known(weakref.ref(workspace), slot, held)
+        return self._known[id(workspace)]
+
+    def locked(self, manager: Any) -> None:
+        """The end of the warm-up: what there is now must do."""
+        for slot, workspace in enumerate(manager._current_workspaces):  # noqa: SLF001
+            self._warmed_up(slot, 0 if workspace is None else workspace.nbytes, locked=True)
+        inventory(self._engine, "workspace", _persistent(manager))
+
+    def unlocked(self) -> None:
+        """It may grow again. That it would have failed is still worth knowing: the graphs are those of the old one."""
+        for slot, size in self._warm.items():
+            if size:
+                self._warmed_up(slot, size, locked=False)
+
+    def refused(self, slot: int, required: int) -> None:
+        """It is locked, and too small."""
+        site = self._claim_need(slot, required)
+        contract, sources = self._contract(slot), (_named("workspace", slot), site)
+        contract.compare(self._warm.get(slot, 0), required, inputs=lambda: {"locked": True}, sources=sources)
+        if slot in self._buffers:
+            self._buffers[slot].exhausted(required)
+
+    def _warmed_up(self, slot: int, size: int, *, locked: bool) -> None:
+        self._warm[slot] = size
+        if size:
+            self._contract(slot).claim(_named("workspace", slot), (size,), role="provides", inputs={"locked": locked})
+
+    def _claim_need(self, slot: int, required: int) -> str:
+        """Claim what a caller asks for that has less since the warm-up; return its call site."""
+        site, contract = _call_site(), self._contract(slot)
+        if all(claim.source != site or (claim.shape[0] or 0) < required for claim in contract.claims):
+            contract.claim(site, (required,), role="requires")
+        return site
+
+    def _contract(self, slot: int) -> Contract:
+        return self._sizes.agreed(_named(SIZE, slot, "/"), own=True)
 
 
 def _ensured(workspace: Any, args: Args, kwargs: Kwargs) -> None:
-    known = _known.get(id(workspace))
-    if known is None or known.tensor() is not workspace:
-        known = _allocated(args[0], workspace)
     required = argument("required_bytes", 1, args, kwargs)
-    observe(known.buffer, required)
-    if required > _warm.get(known.slot, required):
-        _claim_need(known.slot, required)
-
-
-def _allocated(manager: Any, workspace: Any) -> _Known:
-    """A workspace that was not seen before: the first of its slot, or a larger one in its place."""
-    workspaces = manager._current_workspaces  # noqa: SLF001  as vLLM names it
-    slot = next(number for number, one in enumerate(workspaces) if one is workspace)
-    size = workspace.nbytes
-    held = _buffers.get(slot)
-    if held is None:
-        held = _buffers[slot] = buffer(
-            _named("workspace", slot),
-            capacity=size,
-            unit="bytes",
-            kind="fixed",
-            location="host" if workspace.device.type == "cpu" else "device",
-            limit="largest request of the warm-up",
-        )
-    elif size != held.capacity:
-        if slot not in _warm and breadcrumb.phase and not breadcrumb.rehearsing:
-            _warmed_up(slot, held.capacity, locked=False)
-        held.resize(size)
-    for old in [key for key, known in _known.items() if known.slot == slot]:
-        del _known[old]
-    _known[id(workspace)] = _Known(weakref.ref(workspace), slot, held)
-    return _known[id(workspace)]
-
-
-def _locked(_result: None, args: Args, _kwargs: Kwargs) -> None:
-    """The end of the warm-up: what there is now must do."""
-    manager = args[0]
-    for slot, workspace in enumerate(manager._current_workspaces):  # noqa: SLF001
-        _warmed_up(slot, 0 if workspace is None else workspace.nbytes, locked=True)
-    inventory("workspace", _persistent(manager))
-
-
-def _unlocked(_result: None, _args: Args, _kwargs: Kwargs) -> None:
-    """It may grow again. That it would have failed is still worth knowing: the graphs are those of the old one."""
-    for slot, size in _warm.items():
-        if size:
-            _warmed_up(slot, size, locked=False)
-
-
-def _warmed_up(slot: int, size: int, *, locked: bool) -> None:
-    _warm[slot] = size
-    if size:
-        contract = agreed(_named(SIZE, slot, "/"), own=True)
-        contract.claim(_named("workspace", slot), (size,), role="provides", inputs={"locked": locked})
+    engine_of(args[0]).part(Workspaces).ensured(args[0], workspace, required)
 
 
 def _refused(error: BaseException, args: Args, kwargs: Kwargs) -> None:
-    """It is locked, and too small."""
-    if not isinstance(error, AssertionError):
-        return
-    required, slot = argument("required_bytes", 1, args, kwargs), _slot(args[0])
-    site = _claim_need(slot, required)
-    contract, sources = agreed(_named(SIZE, slot, "/"), own=True), (_named("workspace", slot), site)
-    contract.compare(_warm.get(slot, 0), required, inputs=lambda: {"locked": True}, sources=sources)
-    if slot in _buffers:
-        _buffers[slot].exhausted(required)
+    if isinstance(error, AssertionError):
+        required = argument("required_bytes", 1, args, kwargs)
+        engine_of(args[0]).part(Workspaces).refused(_slot(args[0]), required)
 
 
-def _claim_need(slot: int, required: int) -> str:
-    """Claim what somebody asks for who has less since the warm-up; return who."""
-    site, contract = _call_site(), agreed(_named(SIZE, slot, "/"), own=True)
-    if all(claim.source != site or (claim.shape[0] or 0) < required for claim in contract.claims):
-        contract.claim(site, (required,), role="requires")
-    return site
+def _locked(_result: None, args: Args, _kwargs: Kwargs) -> None:
+    engine_of(args[0]).part(Workspaces).locked(args[0])
+
+
+def _unlocked(_result: None, args: Args, _kwargs: Kwargs) -> None:
+    engine_of(args[0]).part(Workspaces).unlocked()
 
 
 def _call_site() -> str:
@@ -157,8 +171,8 @@ def _persistent(manager: Any) -> list[TensorInfo]:
     return found
 
 
-def _resource_refused(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
-    session.note_exception("WorkspaceManager.get_persistent_resource", error)
+def _resource_refused(error: BaseException, args: Args, _kwargs: Kwargs) -> None:
+    engine_of(args[0]).session.note_exception("WorkspaceManager.get_persistent_resource", error)
 
 
 _MODULE = "vllm.v1.worker.workspace"
