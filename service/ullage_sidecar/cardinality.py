@@ -23,8 +23,8 @@ PER_CLOSED = 4
 
 
 def has_histogram(buffer: Buffer) -> bool:
-    """Tell whether the occupancy of ``buffer`` is worth seven series."""
-    return buffer.kind is Kind.HARD or buffer.name == "kv_blocks"
+    """Tell whether the occupancy of ``buffer`` is worth seven series: it can overflow, or it asks for them."""
+    return buffer.kind is Kind.HARD or buffer.histogram
 
 
 def capped(state: State, cap: int) -> tuple[State, dict[str, int]]:

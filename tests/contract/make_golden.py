@@ -36,7 +36,7 @@ def fill(segment):
         for word in B:
             words[word] = 300 + word + index
         words[B.EPOCH] = words[B.EPOCH_CHECK] = 2 * index
-        payload = BufferPayload(4096 + index, 1 + index, kind, location, index % 4, b"blocks", b"max_model_len", b"kv")
+        payload = BufferPayload(4096 + index, 1 + index, kind, location, index % 8, b"blocks", b"max_model_len", b"kv")
         segment.seal(layout.BUFFERS, index, payload._replace(name=f"buffer {index}".encode()).pack())
     for index, role in enumerate(layout.Role):
         segment.allocate(layout.CLAIMS)

@@ -24,13 +24,13 @@ def segment(segments):
     made.close()
 
 
-def write_buffer(segment, name="rows", capacity=100, **words):
+def write_buffer(segment, name="rows", capacity=100, flags=0, **words):
     index = segment.allocate(BUFFERS)
     plain = segment.words(BUFFERS, index)
     plain[B.CAPACITY] = capacity
     for word, value in words.items():
         plain[B[word]] = value
-    payload = BufferPayload(4096, 1, Kind.HARD, 1, 0, b"rows", b"max_num_seqs", name.encode())
+    payload = BufferPayload(4096, 1, Kind.HARD, 1, flags, b"rows", b"max_num_seqs", name.encode())
     segment.seal(BUFFERS, index, payload.pack())
     return index
 
@@ -60,6 +60,18 @@ def test_a_buffer_reads_back_as_it_was_written(segment):
     assert buffer.observations == 6
     assert buffer.out_of_bounds == 2
     assert buffer.high_water_ratio == pytest.approx(0.97)
+
+
+def test_each_flag_of_a_buffer_reads_back_alone(segment):
+    flags = {"inventory": layout.FLAG_INVENTORY, "closed": layout.FLAG_CLOSED, "histogram": layout.FLAG_HISTOGRAM}
+    write_buffer(segment, "none")
+    for name, flag in flags.items():
+        write_buffer(segment, name, flags=flag)
+
+    buffers = reader.read(segment.path).buffers
+
+    seen = {buffer.name: {flag for flag in flags if getattr(buffer, flag)} for buffer in buffers}
+    assert seen == {"none": set(), "inventory": {"inventory"}, "closed": {"closed"}, "histogram": {"histogram"}}
 
 
 def test_a_buffer_without_capacity_has_no_ratio(segment):

@@ -8,7 +8,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from snapshots import SECOND, World, buffer, snapshot
 
-from ullage.segment.layout import Kind
+from ullage.segment import reader
+from ullage.segment.layout import BUFFERS, FLAG_HISTOGRAM, B, BufferPayload, Kind
+from ullage.segment.writer import Segment
 from ullage_sidecar.alarms import Alarms
 from ullage_sidecar.health import Ticks
 from ullage_sidecar.metrics import Collector, Reload
@@ -27,6 +29,38 @@ def scrape(world, *snapshots):
 
 def per_process(samples):
     return Counter(sample.labels["process"] for sample in samples if "process" in sample.labels)
+
+
+def write_buffer(segment, name, kind, flags=0):
+    """Write a buffer of capacity 100 that was observed three times, at most half full."""
+    index = segment.allocate(BUFFERS)
+    words = segment.words(BUFFERS, index)
+    words[B.CAPACITY], words[B.N50] = 100, 3
+    segment.seal(BUFFERS, index, BufferPayload(0, 1, kind, 1, flags, b"blocks", b"", name.encode()).pack())
+
+
+def test_a_buffer_has_a_histogram_if_it_can_overflow_or_asks_for_one(segments):
+    segment = Segment.create(segments, b'{"process": "app0/main"}')
+    write_buffer(segment, "hard", Kind.HARD)
+    write_buffer(segment, "managed", Kind.MANAGED)
+    write_buffer(segment, "managed, asks", Kind.MANAGED, FLAG_HISTOGRAM)
+    write_buffer(segment, "fixed, asks", Kind.FIXED, FLAG_HISTOGRAM)
+    write_buffer(segment, "kv_blocks", Kind.MANAGED)  # a name asks for nothing
+
+    samples = scrape(World(), reader.read(segment.path))
+
+    buckets = [sample for sample in samples if sample.name == "ullage_buffer_occupancy_ratio_bucket"]
+    assert Counter(sample.labels["buffer"] for sample in buckets) == {"hard": 7, "managed, asks": 7, "fixed, asks": 7}
+    assert {sample.value for sample in buckets} == {3}
+    segment.close()
+
+
+def test_the_cap_counts_the_histograms_that_were_asked_for():
+    many = [buffer(f"buffer {n}", kind=Kind.MANAGED, histogram=True) for n in range(512)]
+
+    samples = scrape(World(series_cap=5000), snapshot("a", "app0/main", buffers=many))
+
+    assert 4900 < per_process(samples)["app0/main"] <= 5000
 
 
 def test_the_cap_holds_for_a_full_segment_and_what_is_left_out_is_counted():

@@ -36,7 +36,11 @@ def _segments(now_ns):
     full = {"step_ns": now_ns, "steps": 9, "running": 2}
     core = _process(
         "vllm0/core",
-        buffers=[buffer("kv_blocks", kind=Kind.MANAGED, unit="blocks", used=100, exhaustions=now_ns // SECOND)],
+        buffers=[
+            buffer(
+                "kv_blocks", kind=Kind.MANAGED, unit="blocks", used=100, exhaustions=now_ns // SECOND, histogram=True
+            )
+        ],
         claims=[claim("core", 64, Role.PROVIDES)],
         **full,
     )

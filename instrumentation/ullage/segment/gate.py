@@ -216,6 +216,7 @@ def buffer(record: Record) -> Buffer:
         grows=grows,
         shrinks=shrinks,
         closed=bool(sealed.flags & layout.FLAG_CLOSED),
+        histogram=bool(sealed.flags & layout.FLAG_HISTOGRAM),
     )
 
 

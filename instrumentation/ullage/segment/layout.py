@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 MAGIC = b"ULLAGE\r\n"
 MAJOR = 1
-MINOR = 2
+MINOR = 3
 SUFFIX = ".ullage"
 FILE_NAME = re.compile(r"[0-9a-f]{32}\.ullage")
 TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -237,6 +237,7 @@ class EventKind(IntEnum):
 
 FLAG_INVENTORY = 1  # of a buffer: known by capacity and bytes only; ``limit`` holds dtype and shape
 FLAG_CLOSED = 2  # of a buffer: it was freed; the record stays because of what it counted
+FLAG_HISTOGRAM = 4  # of a buffer: its occupancy is worth a histogram, whatever its kind
 FLAG_INPUTS_TRUNCATED = 1  # of a claim: not all inputs fitted
 FLAG_TALLY, FLAG_PROVIDED, FLAG_REQUIRED = 2, 4, 8  # of no claim: a contract's counts; a side when it was violated
 INPUTS_BYTES = 656

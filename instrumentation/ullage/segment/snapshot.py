@@ -60,7 +60,8 @@ class Buffer(NamedTuple):
     ``high_water_ratio`` is the highest share of the capacity ever, each at the capacity then in force; None
     where the capacity is 0. ``warn_at`` is the use from which a warning is due, if that is later than the usual
     share of the capacity: the stated worst case; 0 for none. ``closed``: the buffer was freed; its record
-    stays because of what it counted, and says nothing about the present.
+    stays because of what it counted, and says nothing about the present. ``histogram``: its writer asked for a
+    histogram of the occupancy.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Buffer(NamedTuple):
     grows: int
     shrinks: int
     closed: bool = False
+    histogram: bool = False
 
     @property
     def observations(self) -> int:
