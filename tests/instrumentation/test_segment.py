@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ullage.segment import header, layout, reader, text
 from ullage.segment.layout import BUFFERS, CLAIMS, EVENTS, PROBES, B, BufferPayload, ClaimPayload, EventPayload, Kind
+from ullage.segment.phase import Phase
 from ullage.segment.reader import UnreadableError
 from ullage.segment.writer import Segment
 
@@ -91,6 +92,16 @@ def test_a_record_is_read_whatever_was_released_before_it(segment):
     (buffer,) = reader.read(segment.path).buffers
 
     assert buffer.name == "buffer 99"
+
+
+def test_only_the_dummy_phases_are_dummy_and_a_phase_of_a_later_version_is_not(segment):
+    dummy = set()
+    for value in range(20):
+        segment.process[layout.P.PHASE] = value
+        if layout.enum_of(Phase, reader.read(segment.path).process.phase).is_dummy:
+            dummy.add(value)
+
+    assert dummy == {Phase.DUMMY_RUN, Phase.PROFILE_RUN, Phase.CAPTURE}
 
 
 @pytest.mark.fault("a damaged number of records in use", sees="all records, as without that number")

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """Which function of the engine a process is in. From ``DUMMY_RUN`` on, what runs is no request's work."""
+    """Which function of the engine a process is in. The order of the values means nothing."""
 
     NONE = 0
     SCHEDULE = 1
@@ -15,3 +15,11 @@ class Phase(IntEnum):
     DUMMY_RUN = 4
     PROFILE_RUN = 5
     CAPTURE = 6
+
+    @property
+    def is_dummy(self) -> bool:
+        """Whether the engine runs a batch of its own, which is no request's work."""
+        return self in _DUMMY
+
+
+_DUMMY = frozenset({Phase.DUMMY_RUN, Phase.PROFILE_RUN, Phase.CAPTURE})
