@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from ullage import compiled, safety, surroundings
+from ullage import compiled, environment, safety
 from ullage.identity import Identity
 from ullage.segment.sweep import KEEP_NEWEST
 from ullage.session import Session, Shared, SharedRecord
@@ -80,7 +80,7 @@ class Process:
         if self.session in self._engines:
             return False
         name = self.session.identity.engine_name
-        return self.session.segment is None or name.startswith(engine) or name == surroundings.engine_name()
+        return self.session.segment is None or name.startswith(engine) or name == environment.engine_name()
 
     def construct(self, engine: str) -> Session:
         """Begin an engine instance: what this thread makes before ``constructed`` belongs to it."""
@@ -128,9 +128,9 @@ class Process:
 
     def _pass_on_another(self, ended: Identity) -> None:
         """Have the processes that are started from here join no engine that ended."""
-        if surroundings.inherited_engine()[1] == ended.engine_id:
+        if environment.inherited_engine()[1] == ended.engine_id:
             heir = self._engines[-1].identity if self._engines else Identity("")
-            surroundings.pass_on_engine(heir.engine_name, heir.engine_id)
+            environment.pass_on_engine(heir.engine_name, heir.engine_id)
 
     def _unlink_older(self) -> None:
         """Keep, of the files of engines that ended, the first failure and the newest two, as the sweep does."""

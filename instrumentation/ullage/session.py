@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ullage import file_system, safety, signatures, surroundings
+from ullage import environment, file_system, safety, signatures
 from ullage.exact import MAX
 from ullage.identity import Identity
 from ullage.segment import layout, sweep, text
@@ -175,7 +175,7 @@ class Session:
         return self._segment
 
     def _open(self) -> None:
-        directory = surroundings.directory()
+        directory = environment.directory()
         if directory is None or safety.disabled():
             self._off = True
             return
@@ -187,7 +187,7 @@ class Session:
             sweep.sweep(directory, found, time.time())
         self._join_engine(neighbours)
         with safety.shield("identity"):
-            self.identity.update(surroundings.arrival())
+            self.identity.update(environment.install_info(("VLLM_PLUGINS",)))
         try:
             segment = Segment.create(directory, self.identity.encode())
         except Exception as error:
@@ -222,14 +222,14 @@ class Session:
     def _join_engine(self, neighbours: list[Snapshot]) -> None:
         """Inherit the engine's id and name, or make them and leave them to the processes started from here."""
         names, ids = self._shared.names, self._shared.ids
-        name, engine_id = surroundings.inherited_engine()
-        given = surroundings.engine_name()
+        name, engine_id = environment.inherited_engine()
+        given = environment.engine_name()
         ours = self.identity.engine in ("app", name.rstrip("0123456789")) or name == given
         if not (name and engine_id) or not ours or engine_id in ids:
-            name = surroundings.free_name(self.identity.engine, neighbours, names, given=given)
+            name = environment.free_name(self.identity.engine, neighbours, names, given=given)
             engine_id = secrets.token_hex(8)
             with safety.shield("environment"):
-                surroundings.pass_on_engine(name, engine_id)
+                environment.pass_on_engine(name, engine_id)
         names.add(name)
         ids.add(engine_id)
         self.identity.update({"engine_name": name, "engine_id": engine_id})

@@ -15,6 +15,7 @@ from ullage import __version__, file_system
 from ullage.segment import layout
 from ullage.segment.layout import ProbeStatus
 from ullage_sidecar.discovery import NO_HOOK
+from ullage_sidecar.engines import ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,20 +157,23 @@ def _hook(life: Life) -> Iterator[Finding]:
 
 
 def _way_in(life: Life) -> Iterator[Finding]:
-    """How the hook got in: by the folder, or by what the image has; and whether vLLM lets plugins in."""
+    """How the hook got in: by the folder, or by what the image has; and whether its engine lets plugins in."""
     identity = life.snapshot.identity
     if "hook_path" in identity:
         path = identity.get("pythonpath", "")
         says = f"imported from {identity['hook_path']}; PYTHONPATH is {path or 'not set'}"
         yield Finding("ok", "way in", life.process, says)
-    allowed = identity.get("vllm_plugins")
-    if allowed is None:
-        return
-    if "ullage" in str(allowed).split(","):
-        yield Finding("ok", "plugins", life.process, f"VLLM_PLUGINS is {allowed!r}")
-    else:
-        do = "name ullage in it, or unset it: vLLM does not load the hook otherwise"
-        yield Finding("wrong", "plugins", life.process, f"VLLM_PLUGINS is {allowed!r}", do)
+    plugin_variables = str(identity.get("plugin_variables", ""))
+    for engine in ENGINES:
+        allowed = engine.allowed_plugins(plugin_variables)
+        if allowed is None:
+            continue
+        says = f"{engine.plugin_variable} is {allowed!r}"
+        if "ullage" in allowed.split(","):
+            yield Finding("ok", "plugins", life.process, says)
+        else:
+            do = "name ullage in it, or unset it: the engine does not load the hook otherwise"
+            yield Finding("wrong", "plugins", life.process, says, do)
 
 
 def _probes(life: Life) -> Iterator[Finding]:

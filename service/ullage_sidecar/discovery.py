@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from ullage.segment.layout import FILE_NAME, SUFFIX
 from ullage.segment.reader import UnreadableError, read, relevance
 from ullage.segment.text import clean
+from ullage_sidecar.engines import ENGINES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ullage.segment.snapshot import Snapshot
 
+_PLUGIN_VARIABLES = " or ".join(engine.plugin_variable for engine in ENGINES)
 NO_HOOK = (
     "check that the engine has ULLAGE_DIR set to this directory (the same volume in both containers), that its "
     "environment has ullage (`pip show ullage`; or PYTHONPATH, in which a pod's value replaces the image's own, names "
-    "the folder that ullage-install-hook filled), that VLLM_PLUGINS is unset or names ullage, that ULLAGE_DISABLE is "
-    "not set, and the engine's log for a line of ullage"
+    f"the folder that ullage-install-hook filled), that {_PLUGIN_VARIABLES} is unset or names ullage, that "
+    "ULLAGE_DISABLE is not set, and the engine's log for a line of ullage"
 )
 """What to look at where no process writes a segment."""
 _TOO_MANY = "too many for this sidecar ({} files), which reads those of living processes first, then the newest"

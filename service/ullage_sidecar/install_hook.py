@@ -1,7 +1,7 @@
 """``ullage install-hook DIR``: copies the hook into a directory that an engine has in its ``PYTHONPATH``.
 
 An init container runs it, so nothing that goes wrong here may hold a pod back: it says so, and ends with 0. Copied
-is the package ``ullage``, with metadata of its own: without them vLLM does not find the plugin. Byte-code stays behind;
+is the package ``ullage``, with metadata of its own: without them no engine finds the plugin. Byte-code stays behind;
 the engine's Python may be another one.
 """
 
@@ -17,11 +17,12 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import ullage
+from ullage_sidecar.engines import ENGINES
 
 PACKAGE = "ullage"
 INFO = f"{PACKAGE}-{ullage.__version__}.dist-info"
 # What an engine loads. The distribution's other entry points, and the sidecar's package that explains, stay behind.
-ENTRY_POINTS = "[vllm.general_plugins]\nullage = ullage.engines.vllm:register\n"
+ENTRY_POINTS = "".join(f"[{engine.entry_point_group}]\nullage = {engine.plugin}\n" for engine in ENGINES)
 WHEEL = "Wheel-Version: 1.0\nGenerator: ullage install-hook\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _HEADERS = ("Metadata-Version", "Name", "Summary", "License-Expression", "License-File", "Requires-Python")
 _LICENSE = "licenses/LICENSE"

@@ -174,9 +174,15 @@ def test_an_identity_that_cannot_be_used_costs_the_file(segment, payload):
 
 
 def test_an_identity_has_the_types_that_are_asked_for(segment):
-    say(segment, process="a", model_name=7, tp_rank="0", vllm_plugins=1, own=True, later=2, more="text", less=None)
+    say(segment, process="a", model_name=7, tp_rank="0", plugin_variables=1, own=True, later=2, more="text", less=None)
 
     assert reader.read(segment.path).identity == {"process": "a", "later": 2, "more": "text"}
+
+
+def test_a_key_of_an_older_hook_is_read(segment):
+    say(segment, process="a", vllm_plugins="lora,ullage")
+
+    assert reader.read(segment.path).identity["vllm_plugins"] == "lora,ullage"
 
 
 @pytest.mark.fault("a process with dates or counts that cannot be", sees="segment_unreadable, reason value")

@@ -225,8 +225,8 @@ def test_without_a_directory_nothing_is_opened(program, tmp_path):
     program(
         """
         import os, ullage
-        from ullage import surroundings
-        surroundings.DEFAULT_DIRECTORY = surroundings.Path("/nonexistent/ullage")
+        from ullage import environment
+        environment.DEFAULT_DIRECTORY = environment.Path("/nonexistent/ullage")
         before = set(os.listdir("/proc/self/fd"))
         ullage.buffer("rows", capacity=1, unit="rows").observe(2); ullage.step()
         assert set(os.listdir("/proc/self/fd")) == before

@@ -65,7 +65,7 @@ def test_how_the_hook_came_in_stands_in_the_segment_and_no_other_variable(progra
     identity = only(segments).identity
     assert identity["hook_path"] == str(Path(ullage.__file__).parent.parent)
     assert identity["pythonpath"] == path.replace("ü", "?")[:200]
-    assert identity["vllm_plugins"] == "lora,ullage"
+    assert identity["plugin_variables"] == "VLLM_PLUGINS=lora,ullage"
     (file,) = segments.glob("*.ullage")
     assert b"a-secret-of-the-pod" not in file.read_bytes()
 

@@ -178,8 +178,8 @@ def test_who_writes_already_may_write():
     ("identity", "expected"),
     [
         ({"hook_version": "0.0.9"}, ("note", "hook", f"hook 0.0.9, format {MAJOR}.{MINOR}, Python ?, pid 0")),
-        ({"vllm_plugins": ""}, ("wrong", "plugins", "VLLM_PLUGINS is ''")),
-        ({"vllm_plugins": "lora"}, ("wrong", "plugins", "VLLM_PLUGINS is 'lora'")),
+        ({"plugin_variables": "VLLM_PLUGINS="}, ("wrong", "plugins", "VLLM_PLUGINS is ''")),
+        ({"plugin_variables": "VLLM_PLUGINS=lora"}, ("wrong", "plugins", "VLLM_PLUGINS is 'lora'")),
     ],
 )
 def test_the_engines_side(identity, expected):

@@ -52,7 +52,7 @@ _TEXT = frozenset(
         "directory",
         "hook_path",
         "pythonpath",
-        "vllm_plugins",
+        "plugin_variables",
     ]
 )
 _INTEGERS = frozenset(f"{axis}_{what}" for axis in ("tp", "pp", "dp") for what in ("rank", "size"))

@@ -1,4 +1,4 @@
-"""What a process finds where it runs: a directory for segments, other engines, how the hook came in."""
+"""What a process finds where it runs: a directory for segments, other engines, how the hook was installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ullage.segment.snapshot import Snapshot
 
 DEFAULT_DIRECTORY = Path("/run/ullage")
-ARRIVAL_MAX = 200
+INSTALL_INFO_MAX = 200
 ENGINE_NAME_MAX = 64
 
 
@@ -62,18 +62,26 @@ def pass_on_engine(name: str, engine_id: str) -> None:
         os.environ.pop("ULLAGE_ENGINE_ID", None)
 
 
-def arrival() -> dict[str, str]:
+def install_info(variables: Iterable[str]) -> dict[str, str]:
     """Return how the hook came into this process: where it was found, and the variables that decide about it.
 
     No other variable is recorded. Text is ASCII, and cut: it shares the room of the identity.
+
+    Args:
+        variables: Names of the environment variables that restrict which plugins an engine loads.
+
+    Returns:
+        Keys of the identity: ``hook_path``; ``pythonpath`` if it is set; ``plugin_variables`` with those of
+        ``variables`` that are set, each ``NAME=value``, joined by spaces, if there is one.
     """
+    plugin_variables = [f"{name}={os.environ[name]}" for name in variables if name in os.environ]
     found = {
         "hook_path": str(Path(__file__).parents[1]),
         "pythonpath": os.environ.get("PYTHONPATH"),
-        "vllm_plugins": os.environ.get("VLLM_PLUGINS"),
+        "plugin_variables": " ".join(plugin_variables) or None,
     }
     return {
-        name: value.encode("ascii", "replace").decode()[:ARRIVAL_MAX]
+        name: value.encode("ascii", "replace").decode()[:INSTALL_INFO_MAX]
         for name, value in found.items()
         if value is not None
     }
