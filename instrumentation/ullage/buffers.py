@@ -266,10 +266,11 @@ def register(
     location: str = "host",
     limit: str | None = None,
     nbytes: SupportsIndex | None = None,
+    histogram: bool = False,
 ) -> Buffer:
     """Register a buffer of ``owner`` and return its handle; as ``buffer``, which is for the program's own.
 
-    One that is registered again by its name is the same buffer; another capacity then is a resize.
+    ``histogram``: the sidecar shows how full the buffer was in each observation; of a hard one it does anyway.
     """
     try:
         cleaned, word = _word("name", name, layout.NAME_BYTES), _word("unit", unit, 16)
@@ -278,7 +279,7 @@ def register(
             instances=1,
             kind=member(Kind, "kind", kind),
             location=member(Location, "location", location),
-            flags=0,
+            flags=layout.FLAG_HISTOGRAM if histogram else 0,
             unit=word.encode(),
             limit=text.encode(limit or "", 40),
             name=cleaned.encode(),

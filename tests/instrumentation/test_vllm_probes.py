@@ -342,7 +342,7 @@ def test_each_step_is_counted_with_the_kv_blocks_that_it_held(run):
     changes = "steps(5); free[0] = 20; steps(2); free[0] = 10; steps(3); free[0] = 60; steps(1); finish()"
     blocks = buffers(run(FAMILIAR + pool + changes))["kv_blocks"]
 
-    assert (blocks.used, blocks.high_water, blocks.capacity) == (4, 54, 64)
+    assert (blocks.used, blocks.high_water, blocks.capacity, blocks.histogram) == (4, 54, 64, True)
     assert blocks.occupancy == (8, 2, 3, 0, 0, 0)  # up to 50, 75 and 90 %; the end is observed twice
 
 

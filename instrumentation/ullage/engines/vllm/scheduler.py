@@ -192,6 +192,7 @@ def _kv_blocks(engine: EngineInstance, config: Any, blocks: int) -> Buffer | Ine
         kind="managed",
         location=location(config),
         limit="num_gpu_blocks",
+        histogram=True,
     )
 
 
