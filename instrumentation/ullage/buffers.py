@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import SupportsIndex
 
+    from ullage.records import Owner
     from ullage.segment.writer import Segment
-    from ullage.session import Owner, Session
+    from ullage.session import Session
 
 MAX_BUFFERS = 2 * layout.BUFFERS.records
 """Handles that are remembered by name. A host that makes names without end gets ones that record nothing."""

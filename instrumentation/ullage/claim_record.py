@@ -12,9 +12,10 @@ from ullage.words import SINK, Pending
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ullage.records import Owner
     from ullage.segment.layout import ClaimPayload
     from ullage.segment.writer import Segment
-    from ullage.session import Owner, Session
+    from ullage.session import Session
 
 Words = memoryview | Pending
 

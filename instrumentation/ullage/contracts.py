@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import SupportsIndex
 
+    from ullage.records import Owner
     from ullage.segment.layout import ClaimPayload
-    from ullage.session import Owner
 
     Inputs = Mapping[str, Any]
     Sizes = Sequence[SupportsIndex | None] | SupportsIndex

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import SupportsIndex
 
-    from ullage.session import Owner
+    from ullage.records import Owner
 
 _clock = time.time_ns
 _PPM = 1_000_000

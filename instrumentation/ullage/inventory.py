@@ -12,7 +12,8 @@ from ullage.segment.layout import BufferPayload, Kind, Location, P
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.session import Owner, Session
+    from ullage.records import Owner
+    from ullage.session import Session
 
 
 class TensorInfo(NamedTuple):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from ullage import compiled, environment, safety
 from ullage.identity import Identity
+from ullage.records import Shared, SharedRecord
 from ullage.segment.sweep import KEEP_NEWEST
-from ullage.session import Session, Shared, SharedRecord
+from ullage.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,9 @@ from ullage import safety
 from ullage.engines import _probe
 from ullage.engines._instance import EngineInstance, bind, steady
 from ullage.engines._step_hook import StepHook
+from ullage.records import Shared
 from ullage.segment.layout import ProbeStatus
-from ullage.session import Session, Shared
+from ullage.session import Session
 
 
 @pytest.fixture
