@@ -32,17 +32,15 @@ class Buffer:
     Attributes:
         name: As registered.
         unit: What is counted.
-        observe: ``observe(used)``: the buffer needs ``used`` units now. A host integer, not a tensor. Called from a
-            compiled function it does nothing.
+        observe: ``observe(used, times=1)``: the buffer needs ``used`` units now, a host integer, not a tensor; it
+            stands for ``times`` observations, which may be 0: then it counts in the next one. Called from a compiled
+            function it does nothing.
         resize: ``resize(capacity)``: the buffer was allocated anew with this capacity.
         exhausted: ``exhausted(needed=0)``: somebody who was running was denied, or an allocation failed.
         deferred: ``deferred()``: somebody who was waiting goes on waiting. Normal.
         checked: ``checked(count)``: so many indices were held against the capacity, apart from observations.
         violated: ``violated(index, count=1, detail="")``: so many of them were outside, this one the farthest;
             ``detail`` goes into the event.
-        hold: ``hold(used)``: the buffer needs ``used`` units from now on; ``counted`` later, and held against the
-            capacity only then.
-        counted: ``counted(used, times)``: so many observations of ``used`` units that are over. Use stays what it is.
     """
 
     __slots__ = (
@@ -55,10 +53,8 @@ class Buffer:
         "_warn_at",
         "_zero",
         "checked",
-        "counted",
         "deferred",
         "exhausted",
-        "hold",
         "lasting",
         "name",
         "observe",
@@ -75,9 +71,8 @@ class Buffer:
         self._descriptor = descriptor
         self._index: int | None = None
         functions = counting(name, capacity, owner)
-        self.observe, self.resize, self.exhausted, self.deferred = functions[:4]
-        self.checked, self.violated, self.hold, self.counted, self._bind, self._zero = functions[4:10]
-        self._resume, self._capacity = functions[10:]
+        self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated = functions[:6]
+        self._bind, self._zero, self._resume, self._capacity = functions[6:]
         self._warn_at = 0
 
     @property

@@ -21,7 +21,7 @@ class InertBuffer:
     def observe(self, *_: Any, **__: Any) -> None:
         """Do nothing, like all other functions of a buffer."""
 
-    resize = exhausted = deferred = checked = violated = hold = counted = warn_at = close = observe
+    resize = exhausted = deferred = checked = violated = warn_at = close = observe
 
 
 class InertContract:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 SINK = memoryview(bytearray(8 * 64)).cast("q")
 """Where stores go when there is no segment: the same code runs, and nobody reads the result."""
 
+NOTHING = memoryview(bytes(8 * 64)).cast("q")
+"""A record that counted nothing."""
+
 
 class Pending:
     """Stands for words in a forked child until it stores for the first time."""

@@ -95,9 +95,8 @@ def test_checks_are_added_up_exactly(rows):
         (lambda buffer, number: buffer.violated(3, number), B.VIOLATIONS, 1),
         (lambda buffer, number: buffer.exhausted(number), B.EXHAUSTIONS, 1),
         (lambda buffer, number: buffer.observe(number), B.N50, 1),
-        (lambda buffer, number: buffer.hold(number), B.USED, 1),
-        (lambda buffer, number: buffer.counted(number, 1), B.N50, 1),
-        (lambda buffer, number: buffer.counted(1, number), B.N50, 1),
+        (lambda buffer, number: buffer.observe(number, 0), B.USED, 1),
+        (lambda buffer, number: buffer.observe(1, number), B.N50, 1),
         (lambda buffer, number: buffer.resize(number), B.SHRINKS, 9_999),
     ],
 )
@@ -114,7 +113,7 @@ def test_what_is_refused_changes_nothing_and_spoils_no_later_call(rows, monkeypa
     assert words[word] == 1
 
 
-@pytest.mark.parametrize("call", ["observe", "hold", "checked", "exhausted", "resize", "violated"])
+@pytest.mark.parametrize("call", ["observe", "checked", "exhausted", "resize", "violated"])
 def test_a_number_on_a_device_is_refused_without_a_look_at_it(rows, call):
     functions, _ = rows
 

@@ -38,7 +38,7 @@ def use(name, what, number):
     if name in buffers: getattr(buffers[name], what)(number)
 
 def count(name, used, times):
-    if name in buffers: buffers[name].counted(used, times)
+    if name in buffers: buffers[name].observe(used, times)
 
 def violate(name, index, count, detail):
     if name in buffers: buffers[name].violated(index, count, detail)

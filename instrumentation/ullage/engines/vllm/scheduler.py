@@ -40,7 +40,7 @@ class Scheduling:
         scheduled_tokens, scheduled_requests, running_requests: Of the last step.
         free: KV blocks that no request holds.
         changes: Since the last step that was counted: the step, and how many were free from that one on.
-        hold: Of the KV blocks.
+        observe_blocks: Of the KV blocks.
     """
 
     __slots__ = (
@@ -59,8 +59,8 @@ class Scheduling:
         "changes",
         "clock",
         "free",
-        "hold",
         "kv_blocks",
+        "observe_blocks",
         "running_requests",
         "scheduled_requests",
         "scheduled_tokens",
@@ -80,7 +80,7 @@ class Scheduling:
         self.free = self._settled_free = self.blocks
         self.changes: list[tuple[int, int]] = []
         self.kv_blocks = _kv_blocks(engine, config, self.blocks)
-        self.hold = self.kv_blocks.hold
+        self.observe_blocks = self.kv_blocks.observe
         self._running = engine.buffer(
             "running_requests",
             capacity=scheduler.max_num_running_reqs,
@@ -126,13 +126,13 @@ class Scheduling:
     def settle(self, step: int) -> None:
         """Count the steps up to this one that were not sampled: each was like the one before it."""
         steps, self._settled = step - self._settled, step
-        self._tokens.counted(self.scheduled_tokens, steps)
-        self._running.counted(self.running_requests, steps)
+        self._tokens.observe(self.scheduled_tokens, steps)
+        self._running.observe(self.running_requests, steps)
         since = step - steps
         for changed, free in self.changes:
-            self.kv_blocks.counted(self.blocks - self._settled_free, changed - 1 - since)
+            self.kv_blocks.observe(self.blocks - self._settled_free, changed - 1 - since)
             since, self._settled_free = changed - 1, free
-        self.kv_blocks.counted(self.blocks - self._settled_free, step - since)
+        self.kv_blocks.observe(self.blocks - self._settled_free, step - since)
         self.changes.clear()
 
     def observe_held(self, scheduler: Any) -> None:
@@ -232,8 +232,8 @@ def _scheduled(
         return True
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     if free != seen.free:
-        hold, changes = seen.hold, seen.changes
-        hold(seen.blocks - free)
+        observe, changes = seen.observe_blocks, seen.changes
+        observe(seen.blocks - free, 0)
         changes.append((step, free))
         seen.free = free
     return False
