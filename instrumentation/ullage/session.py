@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ullage import environment, file_system, safety, signatures
 from ullage.exact import MAX
 from ullage.identity import Identity
+from ullage.known_engines import ENGINES
 from ullage.segment import layout, sweep, text
 from ullage.segment.layout import EventKind, P
 from ullage.segment.writer import Segment
@@ -122,7 +123,7 @@ class Session:
             sweep.sweep(directory, found, time.time())
         self._join_engine(neighbours)
         with safety.shield("identity"):
-            self.identity.update(environment.install_info(("VLLM_PLUGINS",)))
+            self.identity.update(environment.install_info(engine.plugin_variable for engine in ENGINES))
         try:
             segment = Segment.create(directory, self.identity.encode())
         except Exception as error:

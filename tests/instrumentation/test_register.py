@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+from itertools import chain
 
 import pytest
 
-from ullage.engines.vllm import supported
+from ullage.engines.registry import supported
+from ullage.engines.vllm import PROBES, SUPPORTED
 
 FAKE = """
 import sys, types
@@ -29,6 +31,15 @@ def test_vllm_finds_the_plugin_by_its_entry_point():
     assert callable(entry.load())
 
 
+def test_each_module_of_vllm_is_watched_by_the_modules_whose_hooks_name_it():
+    named = {}
+    for module in dict.fromkeys(chain.from_iterable(PROBES.values())):
+        for hook in importlib.import_module(module, "ullage.engines.vllm").HOOKS:
+            named.setdefault(hook.module, {})[module] = None
+
+    assert {module: tuple(ours) for module, ours in named.items()} == dict(PROBES)
+
+
 @pytest.mark.parametrize(
     ("version", "known"),
     [
@@ -43,7 +54,7 @@ def test_vllm_finds_the_plugin_by_its_entry_point():
     ],
 )
 def test_known_versions(version, known):
-    assert supported(version) is known
+    assert supported(version, SUPPORTED) is known
 
 
 @pytest.mark.fault("an unknown version of vLLM", sees="one log line")
@@ -60,7 +71,7 @@ def test_an_unknown_version_is_one_log_line_and_nothing_else(program, segments, 
     assert running.process.returncode == 0, err
     assert out.startswith("['vllm']")
     assert len(err.strip().splitlines()) == 1
-    assert "off: vLLM" in err
+    assert "off: vllm" in err
 
 
 def test_registering_imports_nothing_of_vllm_and_opens_nothing(program, segments):

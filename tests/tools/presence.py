@@ -11,12 +11,18 @@ from __future__ import annotations
 import ast
 import sys
 from functools import cache
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
-from ullage.engines.vllm import metadata_builders, row_names
-from ullage.engines.vllm.hooks import HOOKS
+from ullage.engines.vllm import PROBES, metadata_builders, row_names
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/engines.md"
+HOOKS = [
+    hook
+    for module in dict.fromkeys(chain.from_iterable(PROBES.values()))
+    for hook in import_module(module, "ullage.engines.vllm").HOOKS
+]
 BEGIN, END = "<!-- presence -->", "<!-- /presence -->"
 
 _SPECULATORS = "vllm.v1.worker.gpu.spec_decode."

@@ -102,19 +102,32 @@ class Bindings(Generic[T]):
 _engines: Bindings[EngineInstance] = Bindings()
 
 
-def current(engine: str) -> EngineInstance:
-    """Return the instance of a kind of engine that this thread constructs, else the newest one."""
-    return process.current(engine).part(EngineInstance)
-
-
 def bind(thing: object, instance: EngineInstance) -> None:
     """Note that an object of an engine belongs to ``instance``."""
     _engines.bind(thing, instance)
 
 
-def bound(thing: object) -> EngineInstance | None:
-    """Return the instance that ``thing`` belongs to; None if that is not known."""
-    return _engines.get(thing)
+class Instances:
+    """The engine instances of one kind in this process.
+
+    Attributes:
+        engine: The kind, such as ``vllm``.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+
+    def current(self) -> EngineInstance:
+        """Return the instance that this thread constructs, else the newest one; it begins if there is none."""
+        return process.current(self.engine).part(EngineInstance)
+
+    def of(self, thing: object) -> EngineInstance:
+        """Return the instance that an object of the engine belongs to: at its first sight, the current one."""
+        known = _engines.get(thing)
+        if known is None:
+            known = self.current()
+            bind(thing, known)
+        return known
 
 
 def steady(thing: object, states: dict[int, EngineInstance] = _engines.states) -> bool:

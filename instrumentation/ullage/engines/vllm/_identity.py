@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ullage.engines import _instance
-from ullage.engines._instance import EngineInstance, bind, bound
+from ullage.engines._instance import Instances
 
-ENGINE = "vllm"
+if TYPE_CHECKING:
+    from ullage.engines._instance import EngineInstance
 
-
-def current() -> EngineInstance:
-    """Return the instance of vLLM that this thread constructs, else the newest one of this process."""
-    return _instance.current(ENGINE)
-
-
-def engine_of(thing: object) -> EngineInstance:
-    """Return the instance that an object of vLLM belongs to: at its first sight, the current one."""
-    known = bound(thing)
-    if known is None:
-        known = current()
-        bind(thing, known)
-    return known
+instances = Instances("vllm")
+current, engine_of = instances.current, instances.of
 
 
 def identify(engine: EngineInstance, config: Any, role: str) -> None:

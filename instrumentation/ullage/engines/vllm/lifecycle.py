@@ -14,7 +14,7 @@ from ullage import safety
 from ullage.engines._instance import EngineInstance, bind
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import SharedProbe
-from ullage.engines.vllm._identity import ENGINE, engine_of, identify
+from ullage.engines.vllm._identity import engine_of, identify, instances
 from ullage.process import process
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _serves_in_process(_args: Args, _kwargs: Kwargs) -> None:
 
 
 def _begins() -> EngineInstance:
-    session = process.construct(ENGINE)
+    session = process.construct(instances.engine)
     session.roles.add("frontend")
     return session.part(EngineInstance)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.engines._instance import Bindings, steady
 from ullage.engines._patch import Hook, argument
 from ullage.engines._step_hook import StepHook
-from ullage.engines.vllm import metadata_builders, view_v1
+from ullage.engines.vllm import RUNNER_V1, metadata_builders, view_v1
 from ullage.engines.vllm._identity import engine_of, identify
 from ullage.engines.vllm._sizes import Sizes
 from ullage.engines.vllm.startup_audit import audit
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
-
-
-ROLE = "runner v1"
-"""What a process with this runner is, beside a worker: it may have imported the other one too."""
 
 
 _NONE, _EXECUTE, _SAMPLE = Phase.NONE, Phase.EXECUTE, Phase.SAMPLE  # in each step: an enumeration is slow to look up
@@ -78,7 +74,7 @@ _tables: Bindings[TableRows] = Bindings()
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner, engine = args[0], engine_of(args[0])
     identify(engine, runner.vllm_config, "worker")
-    engine.session.roles.add(ROLE)
+    engine.session.roles.add(RUNNER_V1)
     _runners.bind(runner, Runner(engine, runner))
 
 

@@ -12,7 +12,7 @@ from ullage.engines._instance import Bindings
 from ullage.engines._patch import Hook, argument
 from ullage.engines._probe import Probe, SharedProbe
 from ullage.engines._step_hook import StepHook
-from ullage.engines.vllm import metadata_builders, uva, view_v2
+from ullage.engines.vllm import RUNNER_V2, metadata_builders, uva, view_v2
 from ullage.engines.vllm._identity import engine_of, identify, location
 from ullage.engines.vllm._sizes import Sizes
 from ullage.engines.vllm.dummy_runs import dummy_run
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
-
-ROLE = "runner v2"
-"""What a process with this runner is, beside a worker: it may have imported the other one too."""
 
 _OWNERS = ("req_states", "block_tables", "structured_outputs_worker")
 """Attributes of the runner whose tensors are inventory, in addition to those of the view."""
@@ -135,7 +132,7 @@ _runners: Bindings[Runner] = Bindings()
 def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner, engine = args[0], engine_of(args[0])
     identify(engine, runner.vllm_config, "worker")
-    engine.session.roles.add(ROLE)
+    engine.session.roles.add(RUNNER_V2)
     for hook in (*HOOKS, *uva.HOOKS):
         hook.probe.used()
     watched = _runners.bind(runner, Runner(engine, runner))

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage import safety
+from ullage.engines.registry import parsed
 from ullage.engines.runner_view import DraftStep, Graphs, Limits, RotaryCache
 from ullage.inventory import TensorInfo
 
@@ -58,8 +59,6 @@ def limits_of(config: Any) -> Limits:
 
 def engine_version() -> tuple[int, int] | None:
     """Return the first two numbers of the version of vLLM that is loaded; None if it says none."""
-    from ullage.engines.vllm import parsed  # noqa: PLC0415  the package is complete by now
-
     return parsed(str(getattr(sys.modules.get("vllm"), "__version__", "")))
 
 
