@@ -27,19 +27,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ullage.buffers import Buffer, buffer
-    from ullage.contracts import Contract
-    from ullage.process import step
-    from ullage.scheduler_metadata import SchedulerMetadata
-    from ullage.watching import watch
+    from ullage.host.process import step
+    from ullage.recording.buffers import Buffer, buffer
+    from ullage.recording.contracts import Contract
+    from ullage.recording.scheduler_metadata import SchedulerMetadata
+    from ullage.recording.watching import watch
 
 _HOME = {
-    "Buffer": "ullage.buffers",
-    "Contract": "ullage.contracts",
-    "SchedulerMetadata": "ullage.scheduler_metadata",
-    "buffer": "ullage.buffers",
-    "step": "ullage.process",
-    "watch": "ullage.watching",
+    "Buffer": "ullage.recording.buffers",
+    "Contract": "ullage.recording.contracts",
+    "SchedulerMetadata": "ullage.recording.scheduler_metadata",
+    "buffer": "ullage.recording.buffers",
+    "step": "ullage.host.process",
+    "watch": "ullage.recording.watching",
 }
 
 

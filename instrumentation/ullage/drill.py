@@ -14,8 +14,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ullage.buffers import buffer
-from ullage.process import process
+from ullage.host.process import process
+from ullage.recording.buffers import buffer
 from ullage.segment import reader
 from ullage.segment.sweep import survey
 

@@ -127,7 +127,7 @@ class _Guard:
 
 
 def _snapshot() -> Snapshot | None:
-    from ullage.process import process  # noqa: PLC0415
+    from ullage.host.process import process  # noqa: PLC0415
     from ullage.segment import reader  # noqa: PLC0415  nothing is loaded for a suite that did not ask
 
     segment = process.session.open()
@@ -174,6 +174,6 @@ def _disagreements(snapshot: Snapshot | None) -> dict[str, tuple[str, Disagreeme
 
 
 def _explained(text: str, contract: str, found: Disagreement, relations: tuple[str, ...]) -> str:
-    from ullage.explanation import explanation  # noqa: PLC0415
+    from ullage.recording.explanation import explanation  # noqa: PLC0415
 
     return f"{text} {explanation(contract, found.provider, found.requirement, relations).text}".rstrip()

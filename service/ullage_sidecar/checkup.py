@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ullage import __version__, file_system
-from ullage.segment import layout
+from ullage import __version__
+from ullage.segment import file_system, layout
 from ullage.segment.layout import ProbeStatus
 from ullage_sidecar.discovery import NO_HOOK
 from ullage_sidecar.engines import ENGINES

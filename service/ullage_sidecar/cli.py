@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ullage import __version__
 
 if TYPE_CHECKING:
-    from ullage.dump import Explain
+    from ullage.inspect.dump import Explain
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from ullage.dump import dump  # noqa: PLC0415  see the module's first line
+    from ullage.inspect.dump import dump  # noqa: PLC0415  see the module's first line
 
     return dump(options.path, sys.stdout, as_json=options.json, explain=_explain())
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.postmortem import Death, post_mortem
+from ullage.inspect.postmortem import Death, post_mortem
 from ullage_sidecar.rows import Rows
 
 if TYPE_CHECKING:
-    from ullage.postmortem import PostMortem
+    from ullage.inspect.postmortem import PostMortem
     from ullage_sidecar.state import Life, State
 
 

@@ -11,7 +11,8 @@ import os
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from ullage import __version__, file_system
+from ullage import __version__
+from ullage.segment import file_system
 from ullage.segment.layout import SUFFIX
 from ullage_sidecar import discovery
 from ullage_sidecar.checkup import FORMAT, Finding, Volume, checks

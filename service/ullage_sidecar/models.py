@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from ullage.postmortem import Changed, Damage, Full
+from ullage.inspect.postmortem import Changed, Damage, Full
 from ullage.segment.layout import OCCUPANCY_STEPS
 from ullage_sidecar.state import NS
 
 if TYPE_CHECKING:
-    from ullage.postmortem import PostMortem
+    from ullage.inspect.postmortem import PostMortem
     from ullage.segment.snapshot import Buffer, Event
     from ullage_sidecar.alarms import Key, Warning_
     from ullage_sidecar.state import Life

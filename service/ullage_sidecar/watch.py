@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ullage.postmortem import line
+from ullage.inspect.postmortem import line
 from ullage_sidecar import discovery
 from ullage_sidecar.alarms import Alarms, Change, evaluate
 from ullage_sidecar.deaths import deaths, died

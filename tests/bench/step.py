@@ -23,9 +23,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
 import tiny_llama
 
-from ullage.engines._sampler import SAMPLE_EVERY
-from ullage.engines._step_hook import _arguments, _parameters
-from ullage.engines.vllm._identity import current
+from ullage.engines.step_patch import _arguments, _parameters
+from ullage.engines.vllm.identity import current
+from ullage.progress.sampler import SAMPLE_EVERY
 
 ROUNDS = int(os.environ.get("ULLAGE_BENCH_ROUNDS", "150"))
 TOKENS = 128
@@ -34,8 +34,11 @@ MODES = ("plain", "watched", "plain again")
 
 def wrapped(llm):
     """Return what is wrapped: (class, name, wrapper, vLLM's own function)."""
-    from ullage.engines._patch import _definer
-    from ullage.engines.vllm import metadata_builders, runner_v1, scheduler, view_v1
+    from ullage.engines.patch import _definer
+    from ullage.engines.vllm.attention import metadata_builders
+    from ullage.engines.vllm.core import scheduler
+    from ullage.engines.vllm.views import view_v1
+    from ullage.engines.vllm.worker import runner_v1
 
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     found = []
@@ -71,7 +74,7 @@ class Stopwatch:
     """Measures steps, and the model's forward pass in them. Times are microseconds."""
 
     def __init__(self, engine):
-        from ullage.engines.vllm.scheduler import _scheduling
+        from ullage.engines.vllm.core.scheduler import _scheduling
 
         self.engine, self.forward = engine, 0
         runner = type(engine.model_executor.driver_worker.worker.model_runner)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from ullage.contracts import Contract
-from ullage.process import process
+from ullage.host.process import process
+from ullage.recording.contracts import Contract
 from ullage.segment import reader
 from ullage_sidecar.diagnosis.joined import joined
 from ullage_sidecar.formulas.catalogue import catalogue

@@ -7,7 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from ullage.dump import plain
+from ullage.inspect.dump import plain
 from ullage.segment import layout, reader
 from ullage.segment.layout import B, BufferPayload, C, ClaimPayload, EventPayload, P, ProbePayload, Q
 from ullage.segment.writer import Segment

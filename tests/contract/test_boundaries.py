@@ -26,7 +26,7 @@ sys.setswitchinterval(1e-6)
 threads = [threading.Thread(target=lambda: [rows.observe(n) for n in range(1001)]) for _ in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 rows.resize(2000); rows.exhausted(); ullage.step()
-from ullage.process import process
+from ullage.host.process import process
 from ullage.segment import reader
 path = process.session.open().path
 child = os.fork()

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from harness import ROOT
 
-from ullage.dump import plain
+from ullage.inspect.dump import plain
 from ullage.segment import layout, reader
-from ullage.segment.layout import C, Kind, Location, P, Q, Relation, Role
-from ullage.segment.phase import Phase
+from ullage.segment.layout import C, Kind, Location, P, Phase, Q, Relation, Role
 
 HERE = Path(__file__).parent
 PAGE = (ROOT / "docs/segment.md").read_text()

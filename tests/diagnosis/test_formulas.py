@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from ullage.engines.vllm.flash_attention import metadata_size
+from ullage.engines.vllm.attention.flash_attention import metadata_size
 from ullage_sidecar.diagnosis.candidate_formulas import apart, holds
 from ullage_sidecar.formulas import Term, evaluate, format_terms, quantity
 from ullage_sidecar.formulas.catalogue import FAMILIES, catalogue

@@ -32,12 +32,12 @@ from vllm.v1.worker.gpu.spec_decode.dflash import speculator as dflash  # noqa: 
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator  # noqa: E402
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator  # noqa: E402
 
-from ullage.engines.vllm import view_v1, view_v2  # noqa: E402
-from ullage.engines.vllm._identity import current  # noqa: E402
-from ullage.engines.vllm._sizes import Sizes  # noqa: E402
-from ullage.engines.vllm.metadata_builders import watch  # noqa: E402
+from ullage.engines.vllm.attention.metadata_builders import watch  # noqa: E402
+from ullage.engines.vllm.contract_registry import Sizes  # noqa: E402
+from ullage.engines.vllm.identity import current  # noqa: E402
 from ullage.engines.vllm.startup_audit import audit  # noqa: E402
-from ullage.process import process  # noqa: E402
+from ullage.engines.vllm.views import view_v1, view_v2  # noqa: E402
+from ullage.host.process import process  # noqa: E402
 
 
 class Some(SimpleNamespace):

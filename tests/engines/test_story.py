@@ -125,7 +125,7 @@ def story(start_offline, prometheuses, tmp_path_factory):
         ended("violation")
         app.tell("rows.observe(-1)")
         app.tell("for n in range(300): width.claim(f'drafter {n}', (None,))")  # more than a segment has records for
-        engine.ask("break", probe="ullage.engines.vllm.runner_v1:observe")
+        engine.ask("break", probe="ullage.engines.instance:EngineInstance.observe")
         engine.ask("generate", prompts=2, tokens=8, times=12)
         (directory / "damaged.ullage").write_bytes(b"no segment")
         config.write_text("no_such_setting: 1\n")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import pytest
 
 START = """
-from ullage.engines.vllm import connectors
+from ullage.engines.vllm.core.connectors import Transfers
+from ullage.engines.vllm.identity import current
+transfers = current().part(Transfers)
 
 def nixl(local, remote=None):
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata
@@ -83,20 +85,20 @@ def blocks(seen):
     ],
 )
 def test_blocks_of_a_transfer_are_counted_whichever_connector_asks(run_classes, metadata):
-    _, seen = run_classes(START + f"connectors.scheduled({metadata}, 64, 16)")
+    _, seen = run_classes(START + f"transfers.scheduled({metadata}, 64, 16)")
 
     assert (blocks(seen).used, blocks(seen).capacity, blocks(seen).kind.name) == (3, 64, "MANAGED")
     assert events(seen, "SHAPE_VIOLATION") == events(seen, "BOUNDS_VIOLATION") == []
 
 
 def test_a_request_with_more_blocks_than_the_remote_has_for_it(run_classes):
-    _, seen = run_classes(START + "connectors.scheduled(nixl(([1, 2, 3],), ([7, 8],)), 64, 16)")
+    _, seen = run_classes(START + "transfers.scheduled(nixl(([1, 2, 3],), ([7, 8],)), 64, 16)")
 
     assert events(seen, "SHAPE_VIOLATION") == [("connector.blocks", (2, 3))]
 
 
 def test_a_block_outside_of_the_cache(run_classes):
-    _, seen = run_classes(START + "connectors.scheduled(mooncake([[1, 64]]), 64, 16)")
+    _, seen = run_classes(START + "transfers.scheduled(mooncake([[1, 64]]), 64, 16)")
 
     assert events(seen, "BOUNDS_VIOLATION") == [("connector_blocks", (64, 64))]
 
@@ -134,14 +136,14 @@ except AssertionError:  # vLLM's: there is no topology
     ],
 )
 def test_blocks_that_lmcache_stores_and_loads(run_classes, metadata, blocks_of_it):
-    _, seen = run_classes(START + LMCACHE + f"connectors.scheduled({metadata}, 64, 16)")
+    _, seen = run_classes(START + LMCACHE + f"transfers.scheduled({metadata}, 64, 16)")
 
     assert blocks(seen).used == blocks_of_it
     assert events(seen, "SHAPE_VIOLATION") == events(seen, "BOUNDS_VIOLATION") == []
 
 
 def test_tokens_of_lmcache_without_a_slot(run_classes):
-    _, seen = run_classes(START + LMCACHE + "connectors.scheduled(single(64, [1, 2, 3]), 64, 16)")
+    _, seen = run_classes(START + LMCACHE + "transfers.scheduled(single(64, [1, 2, 3]), 64, 16)")
 
     assert events(seen, "SHAPE_VIOLATION") == [("connector.tokens", (48, 64))]
 
@@ -149,13 +151,13 @@ def test_tokens_of_lmcache_without_a_slot(run_classes):
 def test_a_range_of_lmcache_with_too_few_blocks(run_classes):
     cut = "made = several(64, [1, 2, 3, 4]); made.requests[0].op.block_ids.pop()\n"
 
-    _, seen = run_classes(START + LMCACHE + cut + "connectors.scheduled(made, 64, 16)")
+    _, seen = run_classes(START + LMCACHE + cut + "transfers.scheduled(made, 64, 16)")
 
     assert events(seen, "SHAPE_VIOLATION") == [("connector.tokens", (48, 64))]
 
 
 def test_a_block_of_lmcache_outside_of_the_cache(run_classes):
-    _, seen = run_classes(START + LMCACHE + "connectors.scheduled(several(32, [1, 64]), 64, 16)")
+    _, seen = run_classes(START + LMCACHE + "transfers.scheduled(several(32, [1, 64]), 64, 16)")
 
     assert events(seen, "BOUNDS_VIOLATION") == [("connector_blocks", (64, 64))]
 
@@ -163,6 +165,6 @@ def test_a_block_of_lmcache_outside_of_the_cache(run_classes):
 def test_of_an_unknown_connector_lists_of_numbers_are_left_alone(run_classes):
     unread = "Some(requests=[Some(token_ids=Unread([1, 2, 3]))])"
 
-    _, seen = run_classes(START + LMCACHE + f"connectors.scheduled({unread}, 64, 16)")
+    _, seen = run_classes(START + LMCACHE + f"transfers.scheduled({unread}, 64, 16)")
 
     assert blocks(seen).used == 0

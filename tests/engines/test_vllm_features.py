@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.engines._probe import MEASURED
+from ullage.engines.probe import MEASURED
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 from ullage_sidecar.diagnosis.joined import joined

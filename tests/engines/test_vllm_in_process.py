@@ -147,7 +147,7 @@ def test_an_orderly_end_is_a_stop(watched):
 
 
 @pytest.mark.fault("a broken probe in a real vLLM", sees="the same tokens; probe_disabled")
-@pytest.mark.parametrize("probe", ["vllm.scheduler:Scheduling.differs", "_instance:EngineInstance.observe"])
+@pytest.mark.parametrize("probe", ["vllm.core.scheduler:Scheduling.differs", "instance:EngineInstance.observe"])
 def test_a_probe_that_raises_changes_no_token_is_counted_and_switched_off(start_offline, plain_tokens, probe):
     engine = start_offline(256, in_process=True, ULLAGE_STRICT="0")
     engine.ask("break", probe=f"ullage.engines.{probe}")

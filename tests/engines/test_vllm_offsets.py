@@ -13,11 +13,11 @@ LAYERS = """
 import sys, types
 from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
 from vllm.lora.layers.vocab_parallel_embedding import VocabParallelEmbeddingWithLoRA
-from ullage.engines.vllm._identity import current
-from ullage.engines.vllm._sizes import Sizes
+from ullage.engines.vllm.identity import current
+from ullage.engines.vllm.contract_registry import Sizes
 from ullage.engines.vllm.claims import int32_limits
-from ullage.engines.vllm.view_lora import ADAPTER_KERNELS, adapter_slots
-from ullage.process import process
+from ullage.engines.vllm.views.lora import ADAPTER_KERNELS, adapter_slots
+from ullage.host.process import process
 
 def lora(rank):
     return Some(max_lora_rank=rank, lora_dtype=torch.bfloat16, fully_sharded_loras=False)

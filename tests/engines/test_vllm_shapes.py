@@ -227,8 +227,8 @@ def test_ranks_with_other_limits_disagree_where_their_claims_are_joined(run_clas
 def test_data_parallel_ranks_have_limits_of_their_own(run_classes):
     _, seen = run_classes("""
 CONFIG.parallel_config.data_parallel_size, CONFIG.parallel_config.data_parallel_index = 2, 1
-from ullage.engines.vllm._identity import identify
-identify(CONFIG, "worker")
+from ullage.engines.vllm.identity import current, identify
+identify(current(), CONFIG, "worker")
 audit_v1(runner())
 """)
 
@@ -378,8 +378,8 @@ def test_the_first_step_in_which_a_sequence_may_not_fit_any_more_is_looked_at(ru
     (looked_at,), _ = run_classes(
         BUILDERS
         + f"""
-from ullage.process import process
-from ullage.engines.vllm._identity import current
+from ullage.host.process import process
+from ullage.engines.vllm.identity import current
 sampler = current().sampler
 sampler.classify(2, 2, plain=True)
 builder.build(0, batch(max_seq_len=3126 * 64 - {left}))
@@ -399,8 +399,8 @@ def test_a_dummy_run_beyond_the_table_is_marked_as_such(run_classes):
     _, seen = run_classes(
         BUILDERS
         + """
-from ullage.process import process
-from ullage.segment.phase import Phase
+from ullage.host.process import process
+from ullage.segment.layout import Phase
 process.session.phase.begin_dummy_run(Phase.DUMMY_RUN)
 builder.build(0, batch(max_seq_len=300_000))
 """

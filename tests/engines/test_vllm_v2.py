@@ -8,7 +8,7 @@ import interpreter
 import pytest
 from harness import ROOT, missing
 
-from ullage.engines._probe import MEASURED
+from ullage.engines.probe import MEASURED
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
 

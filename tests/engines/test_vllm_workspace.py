@@ -9,8 +9,8 @@ import pytest
 
 START = """
 torch.accelerator.empty_cache = lambda: None
-from ullage.process import process
-from ullage.segment.phase import Phase
+from ullage.host.process import process
+from ullage.segment.layout import Phase
 
 process.session.open()
 manager = workspace.WorkspaceManager(torch.device("cpu"), num_ubatches=2)

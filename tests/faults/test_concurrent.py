@@ -15,7 +15,7 @@ KILLS = 200 if LONG else 12
 # Each value that the writer stores says which it is: a torn or a mixed one would not.
 WRITER = """
 import ullage, time, sys
-from ullage.process import process
+from ullage.host.process import process
 from ullage.segment.layout import EventKind
 PATTERNS = (0x0101010101010101, 0x2222222222222222, 0x4747474747474747, 0x0F0F0F0F0F0F0F0F)
 numbers = ullage.buffer("numbers", capacity=1 << 62, unit="rows", kind="managed")

@@ -112,7 +112,7 @@ def test_a_directory_on_a_disk_works_and_is_named_once(tmp_path):
 def test_no_descriptor_left(segments, limit):
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n" + USE
 
-    out, log = run(segments, "import ullage.buffers\n" + code)
+    out, log = run(segments, "import ullage.recording.buffers\n" + code)
 
     assert out == "unharmed"
     assert len(log) <= 1

@@ -184,7 +184,7 @@ def test_a_directory_that_comes_back_is_watched_again(running, program, sidecar,
 @pytest.mark.fault("more than 1,024 events", sees="the newest 1,024, and how many were lost")
 def test_lapped_events_are_counted(running, sidecar):
     running.tell(
-        "from ullage.process import process; from ullage.segment.layout import EventKind; "
+        "from ullage.host.process import process; from ullage.segment.layout import EventKind; "
         "[process.session.emit(EventKind.RESIZE, f'subject {n}') for n in range(3000)]"
     )
     watching = sidecar()

@@ -14,7 +14,7 @@ from harness import LONG, PROMISE_FACTOR, Sidecar, until
 
 STORY = """
 import sys, time, ullage
-from ullage.process import process
+from ullage.host.process import process
 process.session.identity.engine = "vllm"
 process.session.roles.add(sys.argv[1])
 if len(sys.argv) > 2: process.session.identify(tp_rank=int(sys.argv[2]))
@@ -107,14 +107,14 @@ def test_the_processes_of_an_engine_die_in_turn(process, sidecar):
 def test_a_stopped_process_is_stalled_and_not_dead(process, sidecar):
     watching = sidecar(ULLAGE_STALL_AFTER="1s")
     core = process("core")
-    core.tell("from ullage.process import process; process.session.clock.tick(3)")
+    core.tell("from ullage.host.process import process; process.session.clock.tick(3)")
     core.process.send_signal(signal.SIGSTOP)
     try:
         until(lambda: watching.states() == {"vllm0/core": "stalled"})
         until(lambda: ("vllm0/core", "engine_stalled") in watching.warnings())
     finally:
         core.process.send_signal(signal.SIGCONT)
-    core.tell("from ullage.process import process; process.session.clock.tick(3)")
+    core.tell("from ullage.host.process import process; process.session.clock.tick(3)")
     assert watching.states() == {"vllm0/core": "running"}
     assert exits(watching) == {}
 
@@ -123,7 +123,7 @@ def test_a_stopped_process_is_stalled_and_not_dead(process, sidecar):
 def test_an_idle_engine_is_not_stalled(process, sidecar):
     watching = sidecar(ULLAGE_STALL_AFTER="200ms")
     core = process("core")
-    core.tell("from ullage.process import process; process.session.clock.tick(3); process.session.set_running(0)")
+    core.tell("from ullage.host.process import process; process.session.clock.tick(3); process.session.set_running(0)")
 
     end = time.monotonic() + 2
     while time.monotonic() < end:

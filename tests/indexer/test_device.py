@@ -11,9 +11,8 @@ from harness import missing
 from indexers import name, recorded, unseen
 
 import ullage
-from ullage import device
-from ullage.indexer import GrowingIndexer, GuardedIndexer, check_invariants
-from ullage.process import process
+from ullage.host.process import process
+from ullage.indexer import GrowingIndexer, GuardedIndexer, check_invariants, device
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, while it compiles
 

@@ -85,7 +85,7 @@ def test_use_up_to_the_worst_case_is_planned_and_beyond_it_is_not(program, segme
         import torch, ullage
         from ullage.indexer import GuardedIndexer
         from ullage.segment import reader
-        from ullage.process import process
+        from ullage.host.process import process
         rows = GuardedIndexer("rows", 100, (4,), torch.float32, "cpu")
         def seen():
             (buffer,) = reader.read(process.session.open().path).buffers

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.counting import counting
-from ullage.process import process
+from ullage.host.process import process
+from ullage.recording.counting import counting
 from ullage.segment import gate, reader
 from ullage.segment.layout import HOT_WORDS, OCCUPANCY_STEPS, B, BufferPayload
 

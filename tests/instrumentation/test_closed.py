@@ -158,8 +158,8 @@ last = ullage.Contract("last"); last.claim("runner", 4)
 
 def test_an_entry_of_the_inventory_takes_no_record_of_a_closed_buffer(after):
     snapshot = after("""
-from ullage.inventory import TensorInfo, inventory
-from ullage.process import process
+from ullage.recording.inventory import TensorInfo, inventory
+from ullage.host.process import process
 first = ullage.buffer("runner.rows", capacity=10, unit="rows"); first.observe(11); first.close()
 inventory(process, "runner", [TensorInfo("rows", (4,), "int32", 16)])
 ullage.buffer("runner.rows", capacity=10, unit="rows").observe(2)

@@ -26,7 +26,7 @@ assert step(torch.zeros(4)).tolist() == [1, 1, 1, 1]
 rows.observe(7)
 assert size.check(torch.zeros(3)) is True
 from ullage.segment import reader
-from ullage.process import process
+from ullage.host.process import process
 snapshot = reader.read(process.session.open().path)
 (buffer,) = snapshot.buffers
 (tally,) = [claim for claim in snapshot.claims if claim.tally]

@@ -9,9 +9,11 @@ import types
 class Some(types.SimpleNamespace):
     pass  # like an object of the engine, it can be referred to weakly
 
-from ullage.engines.vllm import metadata_builders, startup_audit, view_common, view_v1
-from ullage.engines.vllm._identity import current
-from ullage.engines.vllm._sizes import Sizes
+from ullage.engines.vllm.attention import metadata_builders
+from ullage.engines.vllm import startup_audit
+from ullage.engines.vllm.views import common as view_common, view_v1
+from ullage.engines.vllm.identity import current
+from ullage.engines.vllm.contract_registry import Sizes
 
 class Device:
     type = "cuda"

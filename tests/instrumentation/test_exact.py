@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ullage
-from ullage.counting import counting
 from ullage.exact import exact, size
-from ullage.process import process
+from ullage.host.process import process
+from ullage.recording.counting import counting
 from ullage.segment import reader
 from ullage.segment.layout import HOT_WORDS, B
 

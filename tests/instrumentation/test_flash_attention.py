@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.engines.vllm.flash_attention import metadata_size, planned, swizzles, wanted
+from ullage.engines.vllm.attention.flash_attention import metadata_size, planned, swizzles, wanted
 
 CAUSAL_DECODE = {"causal": True, "seqlen_q": 1, "seqlen_k": 4096, "head_dim": 128, "paged": True}
 

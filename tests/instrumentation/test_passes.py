@@ -12,9 +12,9 @@ import os, sys
 import ullage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ullage.inventory import TensorInfo, inventory
+from ullage.recording.inventory import TensorInfo, inventory
 from ullage.segment import reader
-from ullage.process import process
+from ullage.host.process import process
 
 texts = st.text(max_size=100)
 names = st.sampled_from(["a", "b", "c"]) | texts
@@ -127,7 +127,7 @@ def test_a_name_from_outside_is_cleaned_and_cut(program, segments, variable, odd
     program(
         """
         import sys, ullage
-        from ullage.process import process
+        from ullage.host.process import process
         ullage.step()
         process.session.identify(model_name=sys.argv[1], engine_version=sys.argv[1], other=sys.argv[1])
         """,

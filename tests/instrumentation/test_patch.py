@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from ullage import safety
-from ullage.engines import _probe
-from ullage.engines._patch import Hook
+from ullage.engines import probe as probes
+from ullage.engines.patch import Hook
 from ullage.imports import ImportWatch
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
@@ -117,12 +117,12 @@ def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
 @pytest.mark.fault("a probe that costs too much", sees="probe_disabled")
 def test_a_probe_that_costs_too_much_switches_itself_off(engine, monkeypatch):
     clock = iter(range(0, 10**12, 60_000))  # each reading 60 us after the last
-    monkeypatch.setattr(_probe, "_clock", lambda: next(clock))
+    monkeypatch.setattr(probes, "_clock", lambda: next(clock))
     hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
-    for _ in range(_probe.COST_WINDOW_CALLS - 1):
+    for _ in range(probes.COST_WINDOW_CALLS - 1):
         scheduler.schedule(1)
     assert hook.probe.live
     scheduler.schedule(1)
@@ -140,15 +140,15 @@ def test_a_probe_that_gets_dear_later_switches_itself_off_as_soon(engine, monkey
         now[0] += next(costs)
         return now[0]
 
-    monkeypatch.setattr(_probe, "_clock", clock)
+    monkeypatch.setattr(probes, "_clock", clock)
     hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
-    for _ in range(50 * _probe.MEASURED):
+    for _ in range(50 * probes.MEASURED):
         scheduler.schedule(1)
     assert hook.probe.live
-    for _ in range(_probe.COST_WINDOW_CALLS + _probe.MEASURED):
+    for _ in range(probes.COST_WINDOW_CALLS + probes.MEASURED):
         scheduler.schedule(1)
 
     assert hook.probe.status is ProbeStatus.DISABLED
@@ -158,12 +158,12 @@ def test_a_probe_that_gets_dear_later_switches_itself_off_as_soon(engine, monkey
 def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(engine, monkeypatch):
     readings = iter(range(0, 10**12, 2_000))  # each reading 2 us after the last
     waited = iter([0] * 41 + [300_000_000] * 100_000)  # but once 300 ms
-    monkeypatch.setattr(_probe, "_clock", lambda: next(readings) + next(waited))
+    monkeypatch.setattr(probes, "_clock", lambda: next(readings) + next(waited))
     hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
-    for _ in range(2 * _probe.COST_WINDOW_CALLS * _probe.MEASURED):
+    for _ in range(2 * probes.COST_WINDOW_CALLS * probes.MEASURED):
         scheduler.schedule(1)
 
     assert hook.probe.live
@@ -172,8 +172,8 @@ def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(
 TICKING = """
 from types import ModuleType
 import ullage
-from ullage.engines._patch import Hook
-from ullage.process import process
+from ullage.engines.patch import Hook
+from ullage.host.process import process
 engine = ModuleType("fake_engine")
 class Scheduler:
     steps = 0
@@ -296,7 +296,7 @@ def test_a_function_that_somebody_wrapped_over_ours_is_seen_once(engine, monkeyp
 
 
 def test_hooks_that_share_a_probe_are_counted_together_and_go_on_without_one_of_them(engine):
-    seen, probe = [], _probe.SharedProbe("lifecycle")
+    seen, probe = [], probes.SharedProbe("lifecycle")
     for target in ("Scheduler.schedule", "Scheduler.plan", "Fast.schedule"):
         Hook("fake_engine", target, after=lambda *_: seen.append(1), shared=probe).install(engine)
 

@@ -48,8 +48,8 @@ def test_nine_bad_calls_are_forgiven(ended):
 def test_names_without_end_are_neither_logged_nor_kept_without_end(ended):
     snapshot, log = ended("""
 from ullage import safety
-from ullage.buffers import Buffers
-from ullage.process import process
+from ullage.recording.buffers import Buffers
+from ullage.host.process import process
 for n in range(5_000):
     ullage.buffer(f"bad {n}", capacity=-1, unit="rows")
     ullage.buffer(f"good {n}", capacity=1, unit="rows").observe(1)
@@ -64,12 +64,12 @@ assert len(process.session.part(Buffers)._buffers) <= 1024
 
 def test_what_dynamo_is_to_skip_does_not_grow_with_handles_that_record_nothing(ended):
     ended("""
-from ullage import compiled
+from ullage.host import compiled
 for n in range(500): ullage.buffer("", capacity=1, unit="rows")
 for n in range(2_000): ullage.buffer(f"name {n}", capacity=1, unit="rows")
 assert len(compiled._ours) <= 6 * 1024, len(compiled._ours)
 for n in range(5_000): ullage.Contract("same")
-from ullage.process import process
+from ullage.host.process import process
 assert len(process.session._records) <= 2048
 """)
 
@@ -89,7 +89,7 @@ assert width.check(Tensor) and width.compare(1, 2) and not fine.check(Tensor)
 
 def test_a_check_of_the_step_tick_that_fails_ten_times_is_left_out_and_the_others_go_on(ended):
     _, log = ended("""
-from ullage.process import process
+from ullage.host.process import process
 calls = []
 def broken(): calls.append("broken"); raise RuntimeError("no")
 def sound(): calls.append("sound")
@@ -209,7 +209,7 @@ logging.getLogger("ullage").addHandler(Handler())
 def test_only_a_segment_that_cannot_be_made_switches_the_session_off(ended):
     snapshot, log = ended(
         """
-import ullage.session, ullage.segment.sweep as sweep, ullage.file_system as file_system
+import ullage.host.session, ullage.segment.sweep as sweep, ullage.segment.file_system as file_system
 def broken(*_): raise RuntimeError("not expected")
 sweep.survey = file_system.kind_of = broken
 rows = ullage.buffer("rows", capacity=100, unit="rows"); rows.observe(5)
@@ -225,7 +225,7 @@ def test_without_a_directory_nothing_is_opened(program, tmp_path):
     program(
         """
         import os, ullage
-        from ullage import environment
+        from ullage.host import environment
         environment.DEFAULT_DIRECTORY = environment.Path("/nonexistent/ullage")
         before = set(os.listdir("/proc/self/fd"))
         ullage.buffer("rows", capacity=1, unit="rows").observe(2); ullage.step()

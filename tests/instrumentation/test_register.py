@@ -19,7 +19,7 @@ sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
 register()
 register()
-from ullage.process import process
+from ullage.host.process import process
 print(sorted(name for name in sys.modules if name.startswith("vllm")), process.session.open() is not None)
 """
 
@@ -63,7 +63,7 @@ def test_an_unknown_version_is_one_log_line_and_nothing_else(program, segments, 
     running = program(
         FAKE.format(version=version, modules="")
         + "assert not any('ullage' in repr(finder) for finder in sys.meta_path)\n"
-        + "assert 'ullage.engines._patch' not in sys.modules"
+        + "assert 'ullage.engines.patch' not in sys.modules"
     )
 
     out, err = running.process.communicate(timeout=60)

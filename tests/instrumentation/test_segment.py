@@ -12,8 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.segment import header, layout, reader, text
-from ullage.segment.layout import BUFFERS, CLAIMS, EVENTS, PROBES, B, BufferPayload, ClaimPayload, EventPayload, Kind
-from ullage.segment.phase import Phase
+from ullage.segment.layout import (
+    BUFFERS,
+    CLAIMS,
+    EVENTS,
+    PROBES,
+    B,
+    BufferPayload,
+    ClaimPayload,
+    EventPayload,
+    Kind,
+    Phase,
+)
 from ullage.segment.reader import UnreadableError
 from ullage.segment.writer import Segment
 

@@ -48,7 +48,7 @@ def test_using_it_loads_the_standard_library_only(program):
         import ullage
         ullage.buffer("rows", capacity=10, unit="rows").observe(3)
         ullage.step()
-        import ullage.dump
+        import ullage.inspect.dump
         new = {name.partition(".")[0] for name in set(sys.modules) - before} - {"ullage"}
         print(sorted(new - sys.stdlib_module_names))
         """).finish()
@@ -157,7 +157,7 @@ def test_forks_in_the_middle_of_use_by_threads_lose_nothing(program, segments):
         + """
 import threading
 from ullage.segment import reader
-from ullage.process import process
+from ullage.host.process import process
 stop = threading.Event()
 def work():
     i = 0
@@ -307,7 +307,7 @@ def test_a_file_named_disable_switches_everything_off_at_the_next_check(program,
     running = program(
         HEAD
         + """
-from ullage.process import process
+from ullage.host.process import process
 rows.observe(7); ullage.step()
 print("ready", flush=True); input()
 clock = process.session.clock; clock.due_ns = clock._check_ns = 0   # ten seconds later
@@ -405,7 +405,7 @@ def test_a_child_of_a_process_that_is_off_does_not_keep_it_alive(program, segmen
     running = program(
         HEAD
         + """
-from ullage.process import process
+from ullage.host.process import process
 process.session.switch_off()
 child = os.fork()
 if child == 0:

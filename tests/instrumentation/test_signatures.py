@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage import signatures
+from ullage.host import signatures
 from ullage.segment import reader
 
 KNOWN = [
@@ -63,7 +63,7 @@ def test_of_any_other_message_nothing_is_known(error):
 
 def test_the_segment_holds_no_text_of_a_message(program, segments):
     program("""
-        from ullage.process import process
+        from ullage.host.process import process
         process.session.open()
         process.session.note_exception("execute_model", AssertionError("row of SECRET exceeds row capacity (5 > 4)"))
         process.session.note_exception("schedule", ValueError("SECRET prompt"))

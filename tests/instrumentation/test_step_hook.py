@@ -8,12 +8,12 @@ from types import ModuleType
 import pytest
 
 from ullage import safety
-from ullage.engines import _probe
-from ullage.engines._instance import EngineInstance, bind, steady
-from ullage.engines._step_hook import StepHook
-from ullage.records import Shared
+from ullage.engines import probe as probes
+from ullage.engines.instance import EngineInstance, bind, steady
+from ullage.engines.step_patch import StepHook
+from ullage.host.records import Shared
+from ullage.host.session import Session
 from ullage.segment.layout import ProbeStatus
-from ullage.session import Session
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine, in
 
 @pytest.mark.fault("an error in a probe of a step", sees="ullage_hook_errors_total")
 @pytest.mark.parametrize("where", ["before", "after", "failed"])
-@pytest.mark.parametrize("calls", [1, 5 * _probe.MEASURED])
+@pytest.mark.parametrize("calls", [1, 5 * probes.MEASURED])
 def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine, lenient, monkeypatch, where, calls):
     monkeypatch.setattr(safety, "MAX_ERRORS", 10**6)
     hook = watched(engine, **{where: boom})
@@ -141,14 +141,14 @@ def test_a_probe_that_gets_dear_switches_itself_off(engine, monkeypatch):
         now[0] += next(costs)
         return now[0]
 
-    monkeypatch.setattr(_probe, "_clock", clock)
+    monkeypatch.setattr(probes, "_clock", clock)
     hook = watched(engine, after=lambda _result: None)
     builder = engine.Builder()
 
-    for _ in range(50 * _probe.MEASURED):
+    for _ in range(50 * probes.MEASURED):
         builder.build(1)
     assert hook.probe.live
-    for _ in range(_probe.COST_WINDOW_CALLS + _probe.MEASURED):
+    for _ in range(probes.COST_WINDOW_CALLS + probes.MEASURED):
         builder.build(1)
 
     assert hook.probe.status is ProbeStatus.DISABLED
@@ -156,14 +156,14 @@ def test_a_probe_that_gets_dear_switches_itself_off(engine, monkeypatch):
 
 def test_the_cost_of_calls_that_were_not_measured_is_that_of_the_one_after_them(engine, monkeypatch):
     readings = iter(range(0, 10**12, 2_000))  # each reading 2 us after the last
-    monkeypatch.setattr(_probe, "_clock", lambda: next(readings))
+    monkeypatch.setattr(probes, "_clock", lambda: next(readings))
     hook = watched(engine, after=lambda _result: None)
     builder = engine.Builder()
 
-    for _ in range(20 * _probe.MEASURED):
+    for _ in range(20 * probes.MEASURED):
         builder.build(1)
 
-    assert hook.probe._cost_ns == 20 * _probe.MEASURED * 2_000
+    assert hook.probe._cost_ns == 20 * probes.MEASURED * 2_000
 
 
 def test_a_function_that_is_called_a_lot_runs_our_code_only_when_it_denies(engine):
@@ -235,7 +235,7 @@ def test_a_function_that_only_fails_counts_when_it_fails(engine):
 
 
 def test_only_the_outermost_call_of_an_object_is_seen(engine):
-    seen, probe = [], _probe.SharedProbe("Builder.build")
+    seen, probe = [], probes.SharedProbe("Builder.build")
     for target in ("Fast.build", "Builder.build", "Builder.variant"):
         watched(engine, target, before=lambda _it, budget: seen.append(budget), outermost=True, shared=probe)
     fast, other = engine.Fast(), engine.Builder()

@@ -19,7 +19,7 @@ vllm = types.ModuleType("vllm")
 vllm.__version__ = "0.32.0"
 sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
-from ullage.process import process
+from ullage.host.process import process
 register()
 
 def module(name, *classes):
@@ -356,8 +356,8 @@ class BlockTable:
     def append_row(self, block_ids, row_idx):
         self.num_blocks_per_row[row_idx] += len(block_ids)
 module("vllm.v1.worker.block_table", BlockTable)
-from ullage.engines.vllm._identity import engine_of
-from ullage.engines.vllm.runner_v1 import TableRows, _tables
+from ullage.engines.vllm.identity import engine_of
+from ullage.engines.vllm.worker.runner_v1 import TableRows, _tables
 table, engine = BlockTable(), engine_of(core)
 _tables.bind(table, TableRows(engine, engine.buffer("block_table_row", capacity=64, unit="blocks"), table))
 """
@@ -415,7 +415,7 @@ def test_a_row_that_is_longer_than_ever_is_seen_in_a_step_that_brings_nothing_el
 )
 def test_a_step_that_brings_something_new_is_looked_at(run, news, looked_at):
     steps = (
-        FAMILIAR + "from ullage.engines.vllm._identity import engine_of\nsampler = engine_of(core).sampler\nsteps(5)\n"
+        FAMILIAR + "from ullage.engines.vllm.identity import engine_of\nsampler = engine_of(core).sampler\nsteps(5)\n"
     )
 
     assert executions(run(steps + news)) == 2 + looked_at  # the first two in any case

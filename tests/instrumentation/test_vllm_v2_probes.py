@@ -20,7 +20,7 @@ vllm = types.ModuleType("vllm")
 vllm.__version__ = "0.32.0"
 sys.modules["vllm"] = vllm
 from ullage.engines.vllm import register
-from ullage.process import process
+from ullage.host.process import process
 register()
 
 def module(name, *classes):

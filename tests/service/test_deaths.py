@@ -9,12 +9,12 @@ import sys
 import pytest
 from harness import PROMISE_FACTOR, until
 
-from ullage.postmortem import LINE_BYTES
+from ullage.inspect.postmortem import LINE_BYTES
 
 PROGRAM = """
 import sys, ullage
-from ullage.process import process
-from ullage.segment.phase import Phase
+from ullage.host.process import process
+from ullage.segment.layout import Phase
 process.session.identity.engine = "vllm"
 process.session.roles.add(sys.argv[1])
 process.session.identify(engine_version=sys.argv[2])
@@ -98,7 +98,7 @@ def test_who_died_first_is_told(process, sidecar):
     api, core = process("frontend"), process("core")
     core.kill()
     until(lambda: "vllm0/core" in told(watching), 2 * PROMISE_FACTOR, "the core's post-mortem")
-    api.tell("from ullage.process import process; process.session.note_failure('EngineDeadError')")
+    api.tell("from ullage.host.process import process; process.session.note_failure('EngineDeadError')")
     api.kill()
 
     until(lambda: "vllm0/api" in told(watching), 2 * PROMISE_FACTOR, "the server's post-mortem")

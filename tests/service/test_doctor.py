@@ -122,7 +122,7 @@ def test_a_process_that_goes_on_without_its_lock_is_found(program, segments):
     running = program(USE)
     assert running.line() == "ready"
     running.say(
-        "import threading, time; from ullage.process import process; process.session._segment.close(); "
+        "import threading, time; from ullage.host.process import process; process.session._segment.close(); "
         "threading.Thread("
         "target=lambda: [(rows.observe(2), time.sleep(0.02)) for _ in range(3000)], daemon=True).start()"
     )

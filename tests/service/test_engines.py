@@ -6,7 +6,7 @@ import importlib.metadata
 
 import pytest
 
-from ullage import environment
+from ullage.host import environment
 from ullage_sidecar.engines import ENGINES, Engine
 
 

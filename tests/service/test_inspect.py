@@ -143,8 +143,8 @@ def test_an_empty_directory_says_what_to_check(segments):
 
 INSIDE = """
 import os, signal
-from ullage.process import process
-from ullage.segment.phase import Phase
+from ullage.host.process import process
+from ullage.segment.layout import Phase
 process.session.open()
 phase = process.session.phase
 {code}

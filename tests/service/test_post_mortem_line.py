@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from snapshots import buffer, snapshot
 
-from ullage.postmortem import LINE_BYTES, Death, line, post_mortem
+from ullage.inspect.postmortem import LINE_BYTES, Death, line, post_mortem
 from ullage.segment.layout import EventKind
 from ullage.segment.snapshot import Event
 

@@ -21,8 +21,8 @@ import sys, time, ullage
 rows = ullage.buffer("rows", capacity=100, unit="rows", limit="max_num_seqs", bytes=409600)
 arena = ullage.buffer("arena", capacity=4096, unit="bytes", kind="managed", location="pinned")
 table = ullage.buffer("block_table", capacity=8, unit="blocks", kind="fixed")
-from ullage.inventory import TensorInfo, inventory
-from ullage.process import process
+from ullage.recording.inventory import TensorInfo, inventory
+from ullage.host.process import process
 inventory(process, "runner", [TensorInfo("input_ids", (512,), "int32", 2048)] * 61)
 arena.observe(4000); table.observe(8); rows.observe(10); rows.resize(120)
 ullage.step()

@@ -6,7 +6,7 @@ WORKERS = 4
 ENGINE = {"ULLAGE_ENGINE_ID": "vllm0:0123456789abcdef", "ULLAGE_STRICT": ""}
 PROGRAM = """
 import logging, sys, ullage
-from ullage.process import process
+from ullage.host.process import process
 logging.disable()
 case, rank = sys.argv[1], int(sys.argv[2])
 process.session.identity.engine = "vllm"

@@ -15,7 +15,9 @@ from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
-from ullage.engines.vllm import PROBES, metadata_builders, row_names
+from ullage.engines.vllm import PROBES
+from ullage.engines.vllm.attention import metadata_builders
+from ullage.engines.vllm.views import row_names
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/engines.md"
 HOOKS = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ullage import known_engines
 from ullage.engines import registry
-from ullage.engines._instance import Bindings, EngineInstance, Instances
-from ullage.engines._patch import Hook
-from ullage.process import process
+from ullage.engines.instance import Bindings, EngineInstance, Instances
+from ullage.engines.patch import Hook
+from ullage.host.process import process
 
 known_engines.ENGINES.append(known_engines.KnownEngine("toy", "toy_probes", "TOY_PLUGINS"))
 

@@ -141,7 +141,7 @@ def test_text_that_is_not_utf_8_is_cleaned(forged, healthy, sidecar, segments):
 
 @pytest.mark.fault("a model path that is not UTF-8", sees="a replacement for what cannot be printed")
 def test_a_host_may_use_a_model_path_that_is_not_utf_8(healthy, program, sidecar):
-    code = "from ullage.process import process; "
+    code = "from ullage.host.process import process; "
     code += "process.session.identify(model_name='/models/caf\\udce9', surplus='x' * 4000)"
     assert program(HEALTHY.replace("print", f"{code}\nprint", 1), ULLAGE_ENGINE="other").line() == "ready"
 

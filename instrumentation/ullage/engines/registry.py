@@ -18,13 +18,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from ullage import known_engines, safety
-from ullage.process import process
+from ullage.host.process import process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-    from ullage.engines._patch import Hook
+    from ullage.engines.patch import Hook
     from ullage.known_engines import KnownEngine
 
     Version = tuple[int, int]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ullage.inventory import TensorInfo
+    from ullage.recording.inventory import TensorInfo
 
     Shape = tuple[int, ...]
     Heads = tuple[int, int, int]

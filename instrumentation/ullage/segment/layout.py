@@ -218,6 +218,26 @@ class Relation(IntEnum):
     AT_LEAST = 2
 
 
+class Phase(IntEnum):
+    """Which function of the engine a process is in, the word ``PHASE``. The order of the values means nothing."""
+
+    NONE = 0
+    SCHEDULE = 1
+    EXECUTE = 2
+    SAMPLE = 3
+    DUMMY_RUN = 4
+    PROFILE_RUN = 5
+    CAPTURE = 6
+
+    @property
+    def is_dummy(self) -> bool:
+        """Whether the engine runs a batch of its own, which is no request's work."""
+        return self in _DUMMY
+
+
+_DUMMY = frozenset({Phase.DUMMY_RUN, Phase.PROFILE_RUN, Phase.CAPTURE})
+
+
 class EventKind(IntEnum):
     """What happened."""
 

@@ -14,32 +14,32 @@ SUPPORTED = ((0, 22), (0, 34))
 """First version supported, and first one not: where the hooked functions were read. Tested is 0.32.0."""
 
 PROBES: Mapping[str, tuple[str, ...]] = {
-    "vllm.v1.engine.core_client": (".lifecycle",),
-    "vllm.v1.engine.async_llm": (".lifecycle",),
-    "vllm.v1.engine.core": (".lifecycle",),
-    "vllm.v1.executor.multiproc_executor": (".lifecycle",),
-    "vllm.v1.core.sched.scheduler": (".scheduler",),
-    "vllm.v1.core.kv_cache_manager": (".scheduler",),
-    "vllm.v1.core.block_pool": (".scheduler",),
-    "vllm.v1.core.encoder_cache_manager": (".encoder",),
-    "vllm.v1.structured_output": (".structured",),
-    "vllm.v1.worker.gpu_model_runner": (".runner_v1", ".dummy_runs"),
-    "vllm.v1.worker.block_table": (".runner_v1",),
-    "vllm.v1.worker.gpu.model_runner": (".runner_v2",),
-    "vllm.v1.worker.gpu_worker": (".runner_v2",),
-    "vllm.v1.worker.gpu.states": (".runner_v2",),
-    "vllm.v1.worker.gpu.block_table": (".runner_v2",),
-    "vllm.v1.worker.gpu.buffer_utils": (".uva",),
-    "vllm.v1.worker.cpu.buffer_utils": (".uva",),
-    "vllm.v1.spec_decode.llm_base_proposer": (".speculative",),
-    "vllm.lora.model_manager": (".lora",),
-    "vllm.v1.attention.backends.mla.indexer": (".metadata_builders",),
-    "vllm.v1.attention.backends.flashinfer": (".backends",),
-    "vllm.v1.worker.workspace": (".workspace",),
-    "vllm.v1.attention.backends.flash_attn": (".planner",),
-    "vllm.v1.attention.backends.mla.flashattn_mla": (".planner",),
-    "vllm.distributed.kv_transfer.kv_connector.v1.nixl.worker": (".connectors",),
-    "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker": (".connectors",),
+    "vllm.v1.engine.core_client": (".core.lifecycle",),
+    "vllm.v1.engine.async_llm": (".core.lifecycle",),
+    "vllm.v1.engine.core": (".core.lifecycle",),
+    "vllm.v1.executor.multiproc_executor": (".core.lifecycle",),
+    "vllm.v1.core.sched.scheduler": (".core.scheduler",),
+    "vllm.v1.core.kv_cache_manager": (".core.scheduler",),
+    "vllm.v1.core.block_pool": (".core.scheduler",),
+    "vllm.v1.core.encoder_cache_manager": (".core.encoder_cache",),
+    "vllm.v1.structured_output": (".core.structured_output",),
+    "vllm.v1.worker.gpu_model_runner": (".worker.runner_v1", ".worker.dummy_runs"),
+    "vllm.v1.worker.block_table": (".worker.runner_v1",),
+    "vllm.v1.worker.gpu.model_runner": (".worker.runner_v2",),
+    "vllm.v1.worker.gpu_worker": (".worker.runner_v2",),
+    "vllm.v1.worker.gpu.states": (".worker.runner_v2",),
+    "vllm.v1.worker.gpu.block_table": (".worker.runner_v2",),
+    "vllm.v1.worker.gpu.buffer_utils": (".worker.uva",),
+    "vllm.v1.worker.cpu.buffer_utils": (".worker.uva",),
+    "vllm.v1.spec_decode.llm_base_proposer": (".worker.spec_decode",),
+    "vllm.lora.model_manager": (".worker.lora",),
+    "vllm.v1.attention.backends.mla.indexer": (".attention.metadata_builders",),
+    "vllm.v1.attention.backends.flashinfer": (".attention.flashinfer",),
+    "vllm.v1.worker.workspace": (".worker.workspace",),
+    "vllm.v1.attention.backends.flash_attn": (".attention.planner",),
+    "vllm.v1.attention.backends.mla.flashattn_mla": (".attention.planner",),
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl.worker": (".core.connectors",),
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker": (".core.connectors",),
 }
 """By vLLM's module: ours that watch it, which are imported then."""
 
@@ -47,9 +47,9 @@ RUNNER_V1, RUNNER_V2 = "runner v1", "runner v2"
 """Roles of a process with such a runner, besides worker: it may have imported the other one too."""
 
 ALWAYS: Mapping[str, tuple[str, ...]] = {
-    "core": (".scheduler",),
-    RUNNER_V1: (".runner_v1", ".dummy_runs"),
-    RUNNER_V2: (".runner_v2",),
+    "core": (".core.scheduler",),
+    RUNNER_V1: (".worker.runner_v1", ".worker.dummy_runs"),
+    RUNNER_V2: (".worker.runner_v2",),
 }
 """Those that a process of this role has for certain; the others are of features that it may never load."""
 

@@ -15,11 +15,11 @@ from ullage.engines.vllm.claims import (
     row_buffers,
     spec_decode,
 )
-from ullage.inventory import inventory
+from ullage.recording.inventory import inventory
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 CLAIMS = (
     limits.claim,

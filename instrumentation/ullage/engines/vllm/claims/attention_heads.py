@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import source
+from ullage.engines.vllm.contract_registry import source
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 
 def claim(view: RunnerView, sizes: Sizes) -> None:

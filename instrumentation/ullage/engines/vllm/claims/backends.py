@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import PAGE_INDICES, source
+from ullage.engines.vllm.contract_registry import PAGE_INDICES, source
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import Builder, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 WORKSPACE = "flashinfer.workspace"
 PREFILL_BYTES = 16

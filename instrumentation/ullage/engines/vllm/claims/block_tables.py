@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import SEQUENCE_TOKENS, TABLE_WIDTH, source
+from ullage.engines.vllm.contract_registry import SEQUENCE_TOKENS, TABLE_WIDTH, source
 
 if TYPE_CHECKING:
-    from ullage.contracts import Contract
     from ullage.engines.runner_view import BlockTable, Builder, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.recording.contracts import Contract
 
 
 def claim(view: RunnerView, sizes: Sizes) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import source
+from ullage.engines.vllm.contract_registry import source
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import AdapterSlots, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 INDEX_LIMIT = 2**31
 

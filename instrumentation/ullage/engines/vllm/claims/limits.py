@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import SEQUENCE_TOKENS
+from ullage.engines.vllm.contract_registry import SEQUENCE_TOKENS
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import Limits, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 
 def claim(view: RunnerView, sizes: Sizes) -> None:

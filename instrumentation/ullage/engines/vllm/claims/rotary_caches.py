@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import source
+from ullage.engines.vllm.contract_registry import source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ullage.contracts import Contract
     from ullage.engines.runner_view import Limits, RotaryCache, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.recording.contracts import Contract
 
 ROWS, DRAFT_ROWS = "rope.rows", "rope.rows/draft"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ullage.engines.vllm._sizes import (
+from ullage.engines.vllm.contract_registry import (
     DECODE_ARANGE,
     DECODE_ROWS,
     DRAFT_ARANGE,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ullage.engines.runner_view import RowBuffer, RowHolder, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 
 class Need(NamedTuple):

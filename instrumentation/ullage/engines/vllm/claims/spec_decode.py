@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.engines.vllm._sizes import DRAFT_SAMPLES, DRAFT_STEP_TOKENS, SEQUENCE_TOKENS, source
 from ullage.engines.vllm.claims.row_buffers import alike, claim_holder
+from ullage.engines.vllm.contract_registry import DRAFT_SAMPLES, DRAFT_STEP_TOKENS, SEQUENCE_TOKENS, source
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import Drafter, DraftStep, RunnerView
-    from ullage.engines.vllm._sizes import Sizes
+    from ullage.engines.vllm.contract_registry import Sizes
 
 REACH = f"{SEQUENCE_TOKENS}/draft"
 

@@ -1,0 +1,1 @@
+"""vLLM's engine core and its clients: lifecycle, scheduler, encoder cache, structured output, transfers."""

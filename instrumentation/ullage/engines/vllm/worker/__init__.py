@@ -1,0 +1,1 @@
+"""vLLM's workers: model runners and what their steps fill."""

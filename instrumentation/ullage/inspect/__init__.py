@@ -1,0 +1,1 @@
+"""Prints segments and post-mortems. Standard library only: it must run where nothing else does."""

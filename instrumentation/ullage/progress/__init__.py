@@ -1,0 +1,1 @@
+"""Steps of an engine: how many, where in one, and which are sampled."""
