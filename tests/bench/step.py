@@ -48,7 +48,7 @@ def wrapped(llm):
             owner = _definer(type(builder.engine_object), attribute)
             wrapper = owner.__dict__[attribute]
             found.append((owner, attribute, wrapper, wrapper.__wrapped__))
-    for hook in (*scheduler.HOOKS, *runner_v1.HOOKS):
+    for hook in (*scheduler.PATCHES, *runner_v1.PATCHES):
         class_name, _, attribute = hook.target.partition(".")
         owner = _definer(getattr(sys.modules[hook.module], class_name), attribute)
         wrapper = owner.__dict__[attribute]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -110,3 +111,17 @@ def _python(version):
 def test_no_module_is_longer_than_one_job_needs():
     for path in [*(ROOT / "instrumentation").rglob("*.py"), *(ROOT / "service").rglob("*.py")]:
         assert len(path.read_text().splitlines()) <= 400, f"{path} has more than one job"
+
+
+def test_no_function_is_longer_than_a_screen():
+    for path in [*(ROOT / "instrumentation").rglob("*.py"), *(ROOT / "service").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"
+
+
+def test_no_folder_of_the_hook_has_more_than_ten_modules():
+    root = ROOT / "instrumentation/ullage"
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= 10, f"{folder} has {len(modules)} modules"

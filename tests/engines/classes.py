@@ -33,7 +33,7 @@ from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator  # n
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator  # noqa: E402
 
 from ullage.engines.vllm.attention.metadata_builders import watch  # noqa: E402
-from ullage.engines.vllm.contract_registry import Sizes  # noqa: E402
+from ullage.engines.vllm.contract_registry import ContractRegistry  # noqa: E402
 from ullage.engines.vllm.identity import current  # noqa: E402
 from ullage.engines.vllm.startup_audit import audit  # noqa: E402
 from ullage.engines.vllm.views import view_v1, view_v2  # noqa: E402
@@ -60,7 +60,7 @@ def audit_v2(runner):
 
 
 def _audit(view):
-    audit(view, current().part(Sizes))
+    audit(view, current().part(ContractRegistry))
     watch(view, current())
 
 

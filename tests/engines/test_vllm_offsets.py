@@ -14,7 +14,7 @@ import sys, types
 from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
 from vllm.lora.layers.vocab_parallel_embedding import VocabParallelEmbeddingWithLoRA
 from ullage.engines.vllm.identity import current
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.claims import int32_limits
 from ullage.engines.vllm.views.lora import ADAPTER_KERNELS, adapter_slots
 from ullage.host.process import process
@@ -50,7 +50,7 @@ def manager(slots, *layers):
 def claim(manager):
     adapters = adapter_slots(manager)
     if adapters is not None:
-        int32_limits.claim_adapters(adapters, current().part(Sizes))
+        int32_limits.claim_adapters(adapters, current().part(ContractRegistry))
 
 sys.modules[ADAPTER_KERNELS] = types.ModuleType(ADAPTER_KERNELS)
 process.session.open()

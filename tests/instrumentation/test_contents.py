@@ -13,7 +13,7 @@ from ullage.engines.vllm.attention import metadata_builders
 from ullage.engines.vllm import startup_audit
 from ullage.engines.vllm.views import common as view_common, view_v1
 from ullage.engines.vllm.identity import current
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 
 class Device:
     type = "cuda"
@@ -72,7 +72,7 @@ runner = Some(
     input_batch=Some(block_table=Some(block_tables=[table]), token_ids_cpu=Tensor()),
 )
 view = view_v1.view(runner)
-startup_audit.audit(view, current().part(Sizes))
+startup_audit.audit(view, current().part(ContractRegistry))
 metadata_builders.watch(view, current())
 batch = Some(num_actual_tokens=9, num_reqs=9, max_seq_len=999, block_table_tensor=Tensor(), causal=Tensor())
 assert builder.build(0, batch) == "built"

@@ -11,7 +11,7 @@ import pytest
 
 from ullage import safety
 from ullage.engines import probe as probes
-from ullage.engines.patch import Hook
+from ullage.engines.patch import Patch
 from ullage.imports import ImportWatch
 from ullage.segment import reader
 from ullage.segment.layout import ProbeStatus
@@ -51,7 +51,7 @@ def boom(*_args):
 def test_a_wrapped_function_keeps_name_signature_and_result(engine):
     seen = []
     original = engine.Scheduler.schedule
-    Hook(
+    Patch(
         "fake_engine",
         "Scheduler.schedule",
         ("budget",),
@@ -75,7 +75,7 @@ def test_a_wrapped_function_keeps_name_signature_and_result(engine):
 @pytest.mark.fault("an exception of the engine", sees="the same exception; an event")
 def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine):
     seen = []
-    Hook("fake_engine", "Scheduler.schedule", failed=lambda error, *_: seen.append(error)).install(engine)
+    Patch("fake_engine", "Scheduler.schedule", failed=lambda error, *_: seen.append(error)).install(engine)
 
     with pytest.raises(KeyError, match="the engine's own") as raised:
         engine.Scheduler().schedule(-1)
@@ -88,7 +88,7 @@ def test_the_engines_own_exception_passes_unchanged_after_it_was_seen(engine):
 @pytest.mark.fault("an error in a probe", sees="ullage_hook_errors_total")
 @pytest.mark.parametrize("where", ["before", "after", "failed"])
 def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine, lenient, where):
-    hook = Hook("fake_engine", "Scheduler.schedule", **{where: boom})
+    hook = Patch("fake_engine", "Scheduler.schedule", **{where: boom})
     hook.install(engine)
     scheduler = engine.Scheduler()
 
@@ -102,7 +102,7 @@ def test_errors_of_ours_change_no_result_and_no_exception_and_are_counted(engine
 
 @pytest.mark.fault("ten errors in a probe", sees="probe_disabled")
 def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
-    hook = Hook("fake_engine", "Scheduler.schedule", after=boom)
+    hook = Patch("fake_engine", "Scheduler.schedule", after=boom)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
@@ -118,7 +118,7 @@ def test_after_ten_errors_the_probe_switches_itself_off(engine, lenient):
 def test_a_probe_that_costs_too_much_switches_itself_off(engine, monkeypatch):
     clock = iter(range(0, 10**12, 60_000))  # each reading 60 us after the last
     monkeypatch.setattr(probes, "_clock", lambda: next(clock))
-    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
+    hook = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
@@ -141,7 +141,7 @@ def test_a_probe_that_gets_dear_later_switches_itself_off_as_soon(engine, monkey
         return now[0]
 
     monkeypatch.setattr(probes, "_clock", clock)
-    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
+    hook = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
@@ -159,7 +159,7 @@ def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(
     readings = iter(range(0, 10**12, 2_000))  # each reading 2 us after the last
     waited = iter([0] * 41 + [300_000_000] * 100_000)  # but once 300 ms
     monkeypatch.setattr(probes, "_clock", lambda: next(readings) + next(waited))
-    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: None)
+    hook = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: None)
     hook.install(engine)
     scheduler = engine.Scheduler()
 
@@ -172,7 +172,7 @@ def test_a_process_that_was_not_running_for_a_while_does_not_switch_a_probe_off(
 TICKING = """
 from types import ModuleType
 import ullage
-from ullage.engines.patch import Hook
+from ullage.engines.patch import Patch
 from ullage.host.process import process
 engine = ModuleType("fake_engine")
 class Scheduler:
@@ -184,7 +184,7 @@ def tick(_result, args, _kwargs):
     if args[0].steps > 3:
         raise RuntimeError("ours")
     process.session.clock.tick(running=3)
-Hook("fake_engine", "Scheduler.schedule", after=tick).install(engine)
+Patch("fake_engine", "Scheduler.schedule", after=tick).install(engine)
 ullage.buffer("rows", capacity=1, unit="rows")
 scheduler = Scheduler()
 for steps in (3, 10):
@@ -211,7 +211,7 @@ def test_when_the_probe_of_steps_goes_off_requests_are_no_longer_said_to_run(pro
 def test_an_inherited_function_is_wrapped_where_it_is_defined_and_seen_once(engine):
     seen = []
     for target in ("Fast.schedule", "Scheduler.schedule"):
-        Hook("fake_engine", target, after=lambda *_: seen.append(1)).install(engine)
+        Patch("fake_engine", target, after=lambda *_: seen.append(1)).install(engine)
 
     engine.Fast().schedule(1)
 
@@ -231,7 +231,7 @@ def test_an_inherited_function_is_wrapped_where_it_is_defined_and_seen_once(engi
 )
 def test_what_cannot_be_watched_is_left_alone_and_says_why(engine, target, parameters, status, detail):
     before = dict(vars(engine.Scheduler))
-    hook = Hook("fake_engine", target, parameters, after=boom)
+    hook = Patch("fake_engine", target, parameters, after=boom)
 
     hook.install(engine)
 
@@ -243,10 +243,10 @@ def test_what_cannot_be_watched_is_left_alone_and_says_why(engine, target, param
 @pytest.mark.fault("two copies of the hook", sees="the first; the second is disabled")
 def test_installing_twice_wraps_once_and_another_copy_of_the_hook_keeps_off(engine):
     seen = []
-    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("first"))
+    hook = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("first"))
     hook.install(engine)
     hook.install(engine)
-    other = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("second"))
+    other = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append("second"))
     other.install(engine)
 
     engine.Scheduler().schedule(1)
@@ -258,7 +258,7 @@ def test_installing_twice_wraps_once_and_another_copy_of_the_hook_keeps_off(engi
 @pytest.mark.fault("a module of the engine is reloaded", sees="the probe, at the next check")
 def test_a_reloaded_class_is_wrapped_again_and_seen_once(engine, monkeypatch):
     seen = []
-    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))
+    hook = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))
     hook.install(engine)
     monkeypatch.setitem(sys.modules, "fake_engine", engine)
     hook.refresh()
@@ -279,7 +279,7 @@ def test_a_reloaded_class_is_wrapped_again_and_seen_once(engine, monkeypatch):
 @pytest.mark.fault("a function that another tool wraps after the hook", sees="each call once")
 def test_a_function_that_somebody_wrapped_over_ours_is_seen_once(engine, monkeypatch):
     seen = []
-    hook = Hook("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))
+    hook = Patch("fake_engine", "Scheduler.schedule", after=lambda *_: seen.append(1))
     hook.install(engine)
     ours = engine.Scheduler.schedule
 
@@ -298,7 +298,7 @@ def test_a_function_that_somebody_wrapped_over_ours_is_seen_once(engine, monkeyp
 def test_hooks_that_share_a_probe_are_counted_together_and_go_on_without_one_of_them(engine):
     seen, probe = [], probes.SharedProbe("lifecycle")
     for target in ("Scheduler.schedule", "Scheduler.plan", "Fast.schedule"):
-        Hook("fake_engine", target, after=lambda *_: seen.append(1), shared=probe).install(engine)
+        Patch("fake_engine", target, after=lambda *_: seen.append(1), shared=probe).install(engine)
 
     engine.Fast().schedule(1)
 

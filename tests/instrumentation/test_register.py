@@ -34,7 +34,7 @@ def test_vllm_finds_the_plugin_by_its_entry_point():
 def test_each_module_of_vllm_is_watched_by_the_modules_whose_hooks_name_it():
     named = {}
     for module in dict.fromkeys(chain.from_iterable(PROBES.values())):
-        for hook in importlib.import_module(module, "ullage.engines.vllm").HOOKS:
+        for hook in importlib.import_module(module, "ullage.engines.vllm").PATCHES:
             named.setdefault(hook.module, {})[module] = None
 
     assert {module: tuple(ours) for module, ours in named.items()} == dict(PROBES)

@@ -20,10 +20,10 @@ from ullage.engines.vllm.attention import metadata_builders
 from ullage.engines.vllm.views import row_names
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/engines.md"
-HOOKS = [
+PATCHES = [
     hook
     for module in dict.fromkeys(chain.from_iterable(PROBES.values()))
-    for hook in import_module(module, "ullage.engines.vllm").HOOKS
+    for hook in import_module(module, "ullage.engines.vllm").PATCHES
 ]
 BEGIN, END = "<!-- presence -->", "<!-- /presence -->"
 
@@ -139,7 +139,7 @@ def _imported(tree: ast.Module, name: str) -> str:
 def functions(release: Release) -> dict[str, str]:
     """Return for each hook point whether the release has it: yes, no, or a dash if it is not asked for."""
     found = {}
-    for hook in (*HOOKS, *metadata_builders.BUILDS):
+    for hook in (*PATCHES, *metadata_builders.BUILDS):
         name = f"{hook.module}:{hook.target}"
         there = release.has(name)
         found[_named(name)] = ("yes" if there else "no") if hook.exists_in(release.number) else "-"
@@ -156,7 +156,7 @@ def _named(name: str) -> str:
 def attributes(release: Release) -> dict[str, str]:
     """Return for each attribute that a callback needs whether the release has it."""
     found = {}
-    for hook in HOOKS:
+    for hook in PATCHES:
         for read in hook.reads:
             name = read if ":" in read else f"{hook.module}:{read}"
             there = "yes" if release.has(name) else "no"

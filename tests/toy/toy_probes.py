@@ -5,7 +5,7 @@ from __future__ import annotations
 from ullage import known_engines
 from ullage.engines import registry
 from ullage.engines.instance import Bindings, EngineInstance, Instances
-from ullage.engines.patch import Hook
+from ullage.engines.patch import Patch
 from ullage.host.process import process
 
 known_engines.ENGINES.append(known_engines.KnownEngine("toy", "toy_probes", "TOY_PLUGINS"))
@@ -59,12 +59,12 @@ def stepped(_result, args, _kwargs):
     instances.of(args[0]).clock.tick(running=1)
 
 
-HOOKS = (
-    Hook("toy", "Engine.__init__", before=launches, after=launched),
-    Hook("toy", "Engine.shutdown", after=stops),
-    Hook("toy", "Rank.__init__", ("tp_rank", "tp_size"), after=rank_created),
-    Hook("toy", "Rank.step", after=stepped),
-    Hook(
+PATCHES = (
+    Patch("toy", "Engine.__init__", before=launches, after=launched),
+    Patch("toy", "Engine.shutdown", after=stops),
+    Patch("toy", "Rank.__init__", ("tp_rank", "tp_size"), after=rank_created),
+    Patch("toy", "Rank.step", after=stepped),
+    Patch(
         "toy", "TokenPool.take", after=tokens_taken, failed=lambda _error, args, _kwargs: pools.get(args[0]).exhausted()
     ),
 )

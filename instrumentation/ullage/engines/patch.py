@@ -19,7 +19,7 @@ MARK = "__ullage__"
 
 
 @dataclass(frozen=True)
-class Hook:
+class Patch:
     """What to do at one function of an engine.
 
     The callbacks get the call as the engine made it; ``self`` of the engine's object is ``args[0]``.

@@ -48,7 +48,7 @@ class Probe:
         name: ``Class.function`` in the engine's words.
         calls: How often the engine called the function.
         due: The number of the call that is measured next; every one, once the probe is off.
-        inside: The engine's object whose call is under way, if the hook looks at outermost calls only.
+        inside: The engine's object whose call is under way, if only outermost calls count.
     """
 
     __slots__ = (
@@ -137,15 +137,15 @@ class Probe:
             self.due = calls + (1 if calls < MEASURED else MEASURED)
         return self.live
 
-    def measure(self, hook: Callable[..., object], *args: object) -> None:
+    def measure(self, callback: Callable[..., object], *args: object) -> None:
         """Run our code, accounting for its cost.
 
         Raises:
-            Exception: What ``hook`` raised.
+            Exception: What ``callback`` raised.
         """
         start = _clock()
         try:
-            hook(*args)
+            callback(*args)
         finally:
             cost = min(_clock() - start, MAX_COST_NS)
             self._cost_ns += cost * self._stands_for
@@ -157,10 +157,10 @@ class Probe:
             if self._window_runs == COST_WINDOW_CALLS:
                 self._check_cost()
 
-    def attempt(self, hook: Callable[..., object], *args: object) -> None:
+    def attempt(self, callback: Callable[..., object], *args: object) -> None:
         """Run our code, accounting for its errors only. Raises nothing (but see ``ULLAGE_STRICT``)."""
         try:
-            hook(*args)
+            callback(*args)
         except Exception as error:
             self.failed(error)
 

@@ -3,7 +3,7 @@
 A package of probes, named in ``ullage.known_engines``, has:
 
 * ``SUPPORTED``: the first version of the engine that the probes were made for, and the first that they were not;
-* ``PROBES``: for each module of the engine, the modules of the package that watch it, which have ``HOOKS``;
+* ``PROBES``: for each module of the engine, the modules of the package that watch it, which have ``PATCHES``;
 * ``ALWAYS``: for a role of a process, the modules whose functions such a process has for certain.
 
 A module of probes is imported when the engine imports what it watches: a process pays for what it uses.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-    from ullage.engines.patch import Hook
+    from ullage.engines.patch import Patch
     from ullage.known_engines import KnownEngine
 
     Version = tuple[int, int]
@@ -77,29 +77,29 @@ class _Installation:
         self._engine = engine
         self._probes = probes
         self._version = version
-        self._installed: list[Hook] = []
+        self._installed: list[Patch] = []
 
     def install(self, name: str, module: ModuleType) -> None:
         """Install what watches the engine's module ``name``."""
-        for hook in self._hooks(self._probes.PROBES[name]):
-            if hook.module == name:
-                self._installed.append(hook)
-                hook.install(module)
+        for patch in self._patches(self._probes.PROBES[name]):
+            if patch.module == name:
+                self._installed.append(patch)
+                patch.install(module)
 
     def check(self) -> None:
         """Wrap again what the engine replaced, and say what a process of a role should have imported by now."""
-        for hook in self._installed:
-            hook.refresh()
+        for patch in self._installed:
+            patch.refresh()
         sessions = (each for each in process.sessions if each.identity.engine == self._engine.name)
         for role in {role for session in sessions for role in session.roles} & self._probes.ALWAYS.keys():
-            for hook in self._hooks(self._probes.ALWAYS[role]):
-                hook.expected()
+            for patch in self._patches(self._probes.ALWAYS[role]):
+                patch.expected()
 
-    def _hooks(self, modules: tuple[str, ...]) -> Iterator[Hook]:
+    def _patches(self, modules: tuple[str, ...]) -> Iterator[Patch]:
         for module in modules:
-            for hook in import_module(module, self._engine.probes).HOOKS:
-                if hook.exists_in(self._version):
-                    yield hook
+            for patch in import_module(module, self._engine.probes).PATCHES:
+                if patch.exists_in(self._version):
+                    yield patch
 
 
 def supported(version: str, bounds: tuple[Version, Version]) -> bool:

@@ -2,7 +2,7 @@
 
 In a step, after a model has run, nothing of ours is in the processor's caches: each call and each object that we touch
 costs up to a microsecond. So a wrapper has the function's own parameters, which the interpreter passes on without
-packing them, and does nothing that this hook does not need.
+packing them, and does nothing that this patch does not need.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import MARK, Hook
+from ullage.engines.patch import MARK, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ _RETURN = """\
 
 
 @dataclass(frozen=True)
-class StepHook(Hook):
+class StepPatch(Patch):
     """What to do at one function of an engine, in each step.
 
     Its callbacks name what they want; what has a default is their own. The first parameter of the engine's function,
@@ -129,7 +129,7 @@ class StepHook(Hook):
     outermost: bool = False
 
     def __post_init__(self) -> None:
-        Hook.__post_init__(self)
+        Patch.__post_init__(self)
         wanted = [name for callback in _CALLBACKS for name in self._wanted(callback)[1:]]
         object.__setattr__(self, "parameters", (*self.parameters, *dict.fromkeys(wanted)))
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SINK = memoryview(bytearray(8 * 64)).cast("q")
+NULL_RECORD = memoryview(bytearray(8 * 64)).cast("q")
 """Where stores go when there is no segment: the same code runs, and nobody reads the result."""
 
-NOTHING = memoryview(bytes(8 * 64)).cast("q")
+EMPTY_RECORD = memoryview(bytes(8 * 64)).cast("q")
 """A record that counted nothing."""
 
 
-class Pending:
+class LazyRecord:
     """Stands for words in a forked child until it stores for the first time."""
 
     __slots__ = ("_attach",)

@@ -14,7 +14,7 @@ from ullage import safety
 from ullage.exact import MAX
 from ullage.host import environment, signatures
 from ullage.host.identity import Identity
-from ullage.host.record_views import SINK, Pending
+from ullage.host.record_views import NULL_RECORD, LazyRecord
 from ullage.known_engines import ENGINES
 from ullage.progress.step_clock import StepClock
 from ullage.progress.step_phase import StepPhase
@@ -66,7 +66,7 @@ class Session:
         return self.identity.roles
 
     @property
-    def words(self) -> memoryview | Pending:
+    def words(self) -> memoryview | LazyRecord:
         """The plain words of the process record, to be stored into."""
         return self.clock.words
 
@@ -195,7 +195,7 @@ class Session:
         with self.lock:
             self.words[P.DISABLED_NS] = time.time_ns()
             self._off = True
-            self.clock.words = SINK
+            self.clock.words = NULL_RECORD
             for shared in self._shared.records:
                 shared.detach()
             for record in self._records:
@@ -277,7 +277,7 @@ class Session:
             for shared in self._shared.records:
                 shared.leave(self)
             self._segment, self._records, self._off = None, [], True
-            self.clock.words = SINK
+            self.clock.words = NULL_RECORD
             self._parts.clear()
             for record in records:
                 record.detach()
@@ -328,12 +328,12 @@ class Session:
         self.identity.forked()
         self.clock.steps = self._errors = 0
         self._exceptions.clear()
-        self.clock.words = Pending(self._opened)
+        self.clock.words = LazyRecord(self._opened)
         for record in self._records:
             record.restart()
 
     def _opened(self) -> memoryview:
         self.open()
-        if isinstance(self.clock.words, Pending):
-            self.clock.words = SINK
+        if isinstance(self.clock.words, LazyRecord):
+            self.clock.words = NULL_RECORD
         return self.clock.words

@@ -6,7 +6,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from ullage.host.record_views import SINK, Pending
+from ullage.host.record_views import NULL_RECORD, LazyRecord
 from ullage.safety import Place
 from ullage.segment.layout import P
 
@@ -71,7 +71,7 @@ class StepClock:
     __slots__ = ("__weakref__", "_check_ns", "_chores", "due_ns", "sample_at", "steady", "steps", "words")
 
     def __init__(self, chores: Chores) -> None:
-        self.words: memoryview | Pending = SINK
+        self.words: memoryview | LazyRecord = NULL_RECORD
         self.steps = 0
         self.due_ns = self._check_ns = 0
         self.steady = False

@@ -8,7 +8,7 @@ from ullage import safety
 from ullage.exact import size
 from ullage.host import compiled
 from ullage.host.process import process
-from ullage.host.record_views import SINK, Pending
+from ullage.host.record_views import NULL_RECORD, LazyRecord
 from ullage.recording.counting import counting
 from ullage.segment import layout, text
 from ullage.segment.layout import HOT_WORDS, B, BufferPayload, EventKind, Kind, Location, P
@@ -112,7 +112,7 @@ class Buffer:
                 "records of buffers",
                 f"all {layout.BUFFERS.records} records are taken: later buffers are counted, not recorded",
             )
-            self._bind(SINK, SINK)
+            self._bind(NULL_RECORD, NULL_RECORD)
             return
         words = segment.words(layout.BUFFERS, self._index)
         epoch = words[B.EPOCH] + 1
@@ -133,7 +133,7 @@ class Buffer:
 
     def detach(self) -> None:
         """Store nowhere from now on."""
-        self._bind(SINK, SINK)
+        self._bind(NULL_RECORD, NULL_RECORD)
 
     def release(self, segment: Segment | None) -> None:
         """Give the record back; keep it where it holds counts that must not be lost."""
@@ -172,12 +172,12 @@ class Buffer:
 
         self._index = None
         self._zero()
-        self._bind(Pending(hot), Pending(cold))
+        self._bind(LazyRecord(hot), LazyRecord(cold))
 
     def _views(self) -> tuple[memoryview, memoryview]:
         segment = self._owner.session.open()
         if segment is None or self._index is None:
-            return SINK, SINK
+            return NULL_RECORD, NULL_RECORD
         words = segment.words(layout.BUFFERS, self._index)
         return words[HOT_WORDS], words
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ullage import safety
 from ullage.exact import MAX
-from ullage.host.record_views import SINK, Pending
+from ullage.host.record_views import NULL_RECORD, LazyRecord
 from ullage.segment.layout import CLAIMS, C, P
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ullage.segment.layout import ClaimPayload
     from ullage.segment.writer import Segment
 
-Words = memoryview | Pending
+Words = memoryview | LazyRecord
 
 
 class _Kept:
@@ -78,7 +78,7 @@ class ClaimRecord:
                 "records of claims",
                 f"all {CLAIMS.records} records of claims are taken: later ones are counted, not recorded",
             )
-            self._bind(SINK)
+            self._bind(NULL_RECORD)
             return
         words = segment.words(CLAIMS, self._index)
         if self._index != kept:
@@ -89,7 +89,7 @@ class ClaimRecord:
 
     def detach(self) -> None:
         """Store nowhere from now on."""
-        self._bind(SINK)
+        self._bind(NULL_RECORD)
 
     def release(self, segment: Segment | None) -> None:
         """Give the record back."""
@@ -115,10 +115,10 @@ class ClaimRecord:
         def attached() -> memoryview:
             segment = self._owner.session.open()
             if segment is None:
-                return SINK
+                return NULL_RECORD
             if self._index is None:
                 self.attach(segment)
-            return SINK if self._index is None else segment.words(CLAIMS, self._index)
+            return NULL_RECORD if self._index is None else segment.words(CLAIMS, self._index)
 
         self._index = None
-        self._bind(Pending(attached))
+        self._bind(LazyRecord(attached))

@@ -12,7 +12,7 @@ from ullage.errors import ShapeViolation
 from ullage.exact import size
 from ullage.host import compiled
 from ullage.host.process import process
-from ullage.host.record_views import SINK, Pending
+from ullage.host.record_views import NULL_RECORD, LazyRecord
 from ullage.recording.claim_payload import SOURCE_BYTES, Terms, claim_payload
 from ullage.recording.claim_record import ClaimRecord, Words
 from ullage.recording.explanation import explanation
@@ -303,7 +303,7 @@ class _Checking(NamedTuple):
 
 def _checking(contract: Contract) -> _Checking:  # noqa: C901  one set of shared cells
     """Return a contract's functions on the hot path. They share the shape that was last found good."""
-    words: Words = SINK
+    words: Words = NULL_RECORD
     checks = violations = 0
     good_shape: Any = None
     good_dtype: Any = None
@@ -358,7 +358,7 @@ def _checking(contract: Contract) -> _Checking:  # noqa: C901  one set of shared
     def bind(new: Words) -> None:
         nonlocal words, checks, violations
         words = new
-        if isinstance(new, Pending):
+        if isinstance(new, LazyRecord):
             checks = violations = 0
         elif new[C.VIOLATIONS]:  # what a closed contract of this name has counted
             checks, violations = new[C.CHECKS], new[C.VIOLATIONS]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ullage import safety
 from ullage.exact import MAX, exact, size
-from ullage.host.record_views import NOTHING, SINK, Pending
+from ullage.host.record_views import EMPTY_RECORD, NULL_RECORD, LazyRecord
 from ullage.segment.layout import HOT_WORDS, B, EventKind
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ assert [b - B.USED for b in (B.USED, B.HIGH_WATER, B.N50, B.N75, B.N90, B.N95, B
 assert (B.BEYOND, B.HIGH_WATER_NS, B.CHECKS, B.VIOLATIONS) == (2, 3, 8, 9)
 assert HOT_WORDS.start == B.USED
 
-Views = memoryview | Pending
+Views = memoryview | LazyRecord
 _ONCE = 1  # by identity: to compare a tensor on a device waits for the device
 
 
@@ -72,16 +72,16 @@ class _Facts(NamedTuple):
 
 def counting(name: str, capacity: int, owner: Owner) -> Counting:  # noqa: PLR0915  what the groups of cells share
     """Return the functions of a buffer that has counted nothing; they store nowhere until ``bind``."""
-    cold: Views = SINK
+    cold: Views = NULL_RECORD
 
     def happened(kind: EventKind, count: int, *numbers: int, detail: str = "") -> None:
-        if cold is not SINK:
+        if cold is not NULL_RECORD:
             owner.session.emit(kind, name, count=count, numbers=(*numbers, capacity), detail=detail)
 
     def off(why: str) -> None:
-        if cold is not SINK:
+        if cold is not NULL_RECORD:
             owner.session.emit(EventKind.PROBE_DISABLED, name, detail=why)
-        bind(SINK, SINK)
+        bind(NULL_RECORD, NULL_RECORD)
 
     place = safety.Place(f"buffer {name}", off)
 
@@ -117,13 +117,13 @@ def counting(name: str, capacity: int, owner: Owner) -> Counting:  # noqa: PLR09
 
     def bind(new_hot: Views, new_cold: Views) -> None:
         nonlocal cold
-        hot, cold = (SINK, SINK) if place.off else (new_hot, new_cold)
+        hot, cold = (NULL_RECORD, NULL_RECORD) if place.off else (new_hot, new_cold)
         ladder.bind(hot, cold)
         facts.bind(cold)
 
     def zero() -> None:
-        ladder.resume(NOTHING)
-        facts.resume(NOTHING)
+        ladder.resume(EMPTY_RECORD)
+        facts.resume(EMPTY_RECORD)
 
     def resume(words: Views) -> None:
         """Go on from the record of a buffer of this name that was closed: nothing that it counted is lost."""
@@ -150,8 +150,8 @@ def _ladder(  # noqa: C901, PLR0915  one group of shared cells
     capacity: int, place: safety.Place, overflowed: Callable[[int, int, int], None]
 ) -> _Ladder:
     """Return ``observe`` and its siblings, which share their cells."""
-    hot: Views = SINK
-    cold: Views = SINK
+    hot: Views = NULL_RECORD
+    cold: Views = NULL_RECORD
     high_water = n50 = n75 = n90 = n95 = n99 = n100 = beyond = 0
     l50, l75, l90, l95, l99 = _limits(capacity)
 
@@ -224,7 +224,7 @@ def _facts(  # noqa: C901, PLR0915  another
     place: safety.Place, happened: Callable[..., None], capacity: Callable[[], int]
 ) -> _Facts:
     """Return the functions that count exhaustions, deferrals, checks and violations, which share their cells."""
-    cold: Views = SINK
+    cold: Views = NULL_RECORD
     exhaustions = deferrals = checks = violations = 0
 
     def exhausted(needed: SupportsIndex = 0) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SUPPORTED = ((0, 22), (0, 34))
-"""First version supported, and first one not: where the hooked functions were read. Tested is 0.32.0."""
+"""First version supported, and first one not: where the patched functions were read. Tested is 0.32.0."""
 
 PROBES: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client": (".core.lifecycle",),

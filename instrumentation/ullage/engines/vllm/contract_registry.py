@@ -68,7 +68,7 @@ SIZES: Mapping[str, Size] = {
 """
 
 
-class Sizes:
+class ContractRegistry:
     """The contracts of one engine instance, by the name of their size.
 
     Attributes:
@@ -79,7 +79,7 @@ class Sizes:
         self.engine = engine
         self._contracts: dict[str, Contract] = {}
 
-    def agreed(self, name: str, *, own: bool = False) -> Contract:
+    def contract(self, name: str, *, own: bool = False) -> Contract:
         """Return the contract of a size; it is registered when the first component speaks of it.
 
         Processes of one engine speak of the same sizes, but for data-parallel ones; ``own``: this worker alone does.

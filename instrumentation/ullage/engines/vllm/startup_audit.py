@@ -19,7 +19,7 @@ from ullage.recording.inventory import inventory
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import RunnerView
-    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.engines.vllm.contract_registry import ContractRegistry
 
 CLAIMS = (
     limits.claim,
@@ -33,7 +33,7 @@ CLAIMS = (
 )
 
 
-def audit(view: RunnerView, sizes: Sizes) -> None:
+def audit(view: RunnerView, sizes: ContractRegistry) -> None:
     """Record the tensors of a view, and make the claims that follow from it; each claim fails alone."""
     for owner, tensors in view.tensors.items():
         inventory(sizes.engine, owner, tensors)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.vllm.attention.metadata_builders import PROBE
-from ullage.engines.vllm.contract_registry import PAGE_INDICES, Sizes, source
+from ullage.engines.vllm.contract_registry import PAGE_INDICES, ContractRegistry, source
 from ullage.engines.vllm.identity import engine_of
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ def _lists_pages(args: Args, kwargs: Kwargs) -> None:
     builder, blocks = args[0], argument("num_blocks_np", 1, args, kwargs)
     have, need = int(builder.paged_kv_indices.shape[0]), int(blocks.sum())
     sources = (source(type(builder).__name__, "paged_kv_indices"), "batch")
-    contract = engine_of(builder).part(Sizes).agreed(PAGE_INDICES)
+    contract = engine_of(builder).part(ContractRegistry).contract(PAGE_INDICES)
     contract.compare(have, need, inputs=lambda: {"num_reqs": len(blocks)}, sources=sources)
 
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         "vllm.v1.attention.backends.flashinfer",
         "FlashInferMetadataBuilder._compute_flashinfer_kv_metadata",
         ("num_blocks_np",),

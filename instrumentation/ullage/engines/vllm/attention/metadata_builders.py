@@ -9,9 +9,9 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ullage.engines.instance import bind, steady
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import SharedProbe
-from ullage.engines.step_patch import StepHook
+from ullage.engines.step_patch import StepPatch
 from ullage.engines.vllm.claims import row_buffers
 from ullage.engines.vllm.claims.block_tables import width_contract
 from ullage.engines.vllm.contract_registry import (
@@ -19,7 +19,7 @@ from ullage.engines.vllm.contract_registry import (
     STEP_REQUESTS,
     STEP_TOKENS,
     TABLE_WIDTH,
-    Sizes,
+    ContractRegistry,
     source,
 )
 from ullage.engines.vllm.identity import engine_of
@@ -48,7 +48,7 @@ class BuilderChecks:
         classes: The classes of the builders.
     """
 
-    def __init__(self, view: RunnerView, sizes: Sizes) -> None:
+    def __init__(self, view: RunnerView, sizes: ContractRegistry) -> None:
         self._checks = {id(builder.engine_object): _Check(builder, view, sizes) for builder in view.builders}
         self.classes = tuple(dict.fromkeys(type(builder.engine_object) for builder in view.builders))
 
@@ -75,7 +75,7 @@ class _Check:
 
     __slots__ = ("_columns", "_engine", "_sizes", "growth", "name", "reach", "requests", "tokens", "width")
 
-    def __init__(self, builder: Builder, view: RunnerView, sizes: Sizes) -> None:
+    def __init__(self, builder: Builder, view: RunnerView, sizes: ContractRegistry) -> None:
         self.name = source(builder.name, "build")
         self.tokens, self.requests = row_buffers.room(builder.rows)
         table = next((table for table in view.tables if table.group == builder.group), None)
@@ -115,7 +115,7 @@ class _Check:
         given = {"num_actual_tokens": batch.num_actual_tokens, "num_reqs": batch.num_reqs}
         for size, room, need in needs:
             if need > room:
-                contract = self._sizes.agreed(size)
+                contract = self._sizes.contract(size)
                 contract.compare(int(room), int(need), inputs=lambda: given, sources=(self.name, what))
 
 
@@ -128,12 +128,12 @@ class CurrentChecks:
 
 def watch(view: RunnerView, engine: EngineInstance) -> None:
     """Have each batch checked before one of the builders of ``view`` works on it."""
-    checks = engine.part(CurrentChecks).checks = BuilderChecks(view, engine.part(Sizes))
+    checks = engine.part(CurrentChecks).checks = BuilderChecks(view, engine.part(ContractRegistry))
     for builder in view.builders:
         bind(builder.engine_object, engine)
     for cls in checks.classes:
-        for hook in BUILDS:
-            hook.wrap(cls)
+        for patch in BUILDS:
+            patch.wrap(cls)
 
 
 def _builds(builder: Any, common_attn_metadata: Any) -> None:
@@ -146,25 +146,25 @@ def _prepares(args: Args, kwargs: Kwargs) -> None:
     """The indexer copies the table of each sequence for each of its tokens; checked here if no batch check knows it."""
     builder, table = args[0], argument("block_table", 2, args, kwargs)
     engine = engine_of(builder)
-    checks, sizes = engine.part(CurrentChecks).checks, engine.part(Sizes)
+    checks, sizes = engine.part(CurrentChecks).checks, engine.part(ContractRegistry)
     if checks is not None and builder in checks:
         return
     owner, block_size = type(builder).__name__, builder.kv_cache_spec.block_size
     given = limits_of(builder.vllm_config).inputs("max_model_len", block_size=block_size)
     for name, columns in table_copies(builder).items():
         sources = (source(owner, name), "runner block table")
-        sizes.agreed(TABLE_WIDTH).compare(columns, int(table.shape[1]), inputs=lambda: given, sources=sources)
+        sizes.contract(TABLE_WIDTH).compare(columns, int(table.shape[1]), inputs=lambda: given, sources=sources)
     rows, tokens = builder.expanded_block_table_buffer.shape[0], argument("num_decode_tokens", 7, args, kwargs)
     if tokens > rows:
         sources = (source(owner, "expanded_block_table_buffer"), "batch")
-        sizes.agreed(STEP_TOKENS).compare(int(rows), int(tokens), sources=sources)
+        sizes.contract(STEP_TOKENS).compare(int(rows), int(tokens), sources=sources)
 
 
 PROBE = SharedProbe("AttentionMetadataBuilder.build")
 _ANY = "vllm.v1.attention.backend"
 
 BUILDS = tuple(
-    StepHook(
+    StepPatch(
         _ANY,
         f"AttentionMetadataBuilder.{name}",
         before=_builds,
@@ -175,8 +175,8 @@ BUILDS = tuple(
     for name in ("build", "build_for_cudagraph_capture", "build_for_drafting")
 )
 """Wrapped in the classes of a runner's builders, when these exist."""
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         "vllm.v1.attention.backends.mla.indexer",
         "DeepseekV32IndexerMetadataBuilder._prepare_decode_tensors",
         ("block_table", "num_decode_tokens"),

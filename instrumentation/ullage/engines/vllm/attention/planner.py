@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.vllm.attention import flash_attention
 from ullage.engines.vllm.attention.metadata_builders import PROBE
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.identity import engine_of
 from ullage.engines.vllm.views.common import limits_of
 
@@ -46,7 +46,7 @@ def _compare_buffer(builder: Any, made: Any) -> None:
         return limits_of(config).inputs("max_num_seqs", max_cudagraph_capture_size=builder.max_cudagraph_size)
 
     have, need = int(builder.scheduler_metadata.shape[0]), int(made.shape[0])
-    contract = engine_of(builder).part(Sizes).agreed("attention.metadata_buffer")
+    contract = engine_of(builder).part(ContractRegistry).contract("attention.metadata_buffer")
     contract.compare(have, need, inputs=given, sources=(type(builder).__name__, "planner"))
 
 
@@ -68,14 +68,14 @@ def _planned(made: Any, args: Args, kwargs: Kwargs) -> None:
     for window in _windows(builder):
         swizzled = flash_attention.swizzles(window=window, **known)
         wanted = flash_attention.wanted(batch=batch, num_splits=splits, swizzled=swizzled, varlen=True)
-        _compare(engine_of(builder).part(Sizes), int(made.shape[0]), planned, wanted)
+        _compare(engine_of(builder).part(ContractRegistry), int(made.shape[0]), planned, wanted)
 
 
-def _compare(sizes: Sizes, size: int, planned: flash_attention.Facts, wanted: flash_attention.Facts) -> None:
+def _compare(sizes: ContractRegistry, size: int, planned: flash_attention.Facts, wanted: flash_attention.Facts) -> None:
     """Compare the size that the planner made with the one that follows from the arguments of the kernel."""
     needed = flash_attention.metadata_size(wanted)
     if needed is not None:
-        contract = sizes.agreed("attention.scheduler_metadata")
+        contract = sizes.contract("attention.scheduler_metadata")
         contract.compare(size, needed, inputs=lambda: (planned, wanted), sources=("planner", "kernel"))
 
 
@@ -89,8 +89,8 @@ def _windows(builder: Any) -> Iterator[tuple[int, int]]:
 _FLASH = "vllm.v1.attention.backends.flash_attn"
 _PLANNED = ("batch_size", "max_query_len", "max_seq_len", "causal", "max_num_splits")
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         _FLASH,
         "FlashAttentionMetadataBuilder._get_scheduler_metadata",
         _PLANNED,
@@ -103,7 +103,7 @@ HOOKS = (
         since=(0, 32),
         shared=PROBE,
     ),
-    Hook(
+    Patch(
         _FLASH,
         "FlashAttentionMetadataBuilder._store_scheduler_metadata",
         ("scheduler_metadata",),
@@ -116,7 +116,7 @@ HOOKS = (
         since=(0, 32),
         shared=PROBE,
     ),
-    Hook(
+    Patch(
         "vllm.v1.attention.backends.mla.flashattn_mla",
         "FlashAttnMLAMetadataBuilder._schedule_decode",
         after=_decode_planned,

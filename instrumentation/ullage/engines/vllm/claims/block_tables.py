@@ -8,13 +8,13 @@ from ullage.engines.vllm.contract_registry import SEQUENCE_TOKENS, TABLE_WIDTH, 
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import BlockTable, Builder, RunnerView
-    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.engines.vllm.contract_registry import ContractRegistry
     from ullage.recording.contracts import Contract
 
 
-def claim(view: RunnerView, sizes: Sizes) -> None:
+def claim(view: RunnerView, sizes: ContractRegistry) -> None:
     """Claim the tokens that a row of each table has room for, and those that it must have; and the width of copies."""
-    reach = sizes.agreed(SEQUENCE_TOKENS)
+    reach = sizes.contract(SEQUENCE_TOKENS)
     for table in view.tables:
         if table.positional:
             given = view.limits.inputs(
@@ -31,16 +31,16 @@ def claim(view: RunnerView, sizes: Sizes) -> None:
         reach.claim("model runner", (view.max_model_len,), role="requires", inputs=needed)
 
 
-def width_contract(view: RunnerView, table: BlockTable, builder: Builder, sizes: Sizes) -> Contract | None:
+def width_contract(view: RunnerView, table: BlockTable, builder: Builder, sizes: ContractRegistry) -> Contract | None:
     """Return the contract on the width of ``table`` in columns of ``builder``; None if that keeps no copy of it."""
     if not builder.table_copies:
         return None
     apart = [str(table.group)] if len(view.tables) > 1 else []
     apart += [f"blocks of {builder.block_size}"] if builder.block_size != table.block_size else []
-    return sizes.agreed("/".join([TABLE_WIDTH, *apart]))
+    return sizes.contract("/".join([TABLE_WIDTH, *apart]))
 
 
-def _claim_copies(view: RunnerView, table: BlockTable, builder: Builder, sizes: Sizes) -> None:
+def _claim_copies(view: RunnerView, table: BlockTable, builder: Builder, sizes: ContractRegistry) -> None:
     """Compare widths in columns of the builder, whose kernel may want smaller blocks."""
     contract = width_contract(view, table, builder, sizes)
     if contract is None:

@@ -11,25 +11,25 @@ from ullage.engines.vllm.contract_registry import source
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import AdapterSlots, RunnerView
-    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.engines.vllm.contract_registry import ContractRegistry
 
 INDEX_LIMIT = 2**31
 
 
-def claim(view: RunnerView, sizes: Sizes) -> None:
+def claim(view: RunnerView, sizes: ContractRegistry) -> None:
     """Claim the blocks that the kernels of each attention group can address, and the blocks that exist."""
     for group in view.attention_groups:
         stride = next((layer.block_stride for layer in group.layers if layer.block_stride), 0)
         if group.int32_offsets and stride:
-            contract = sizes.agreed("kv_cache.blocks")
+            contract = sizes.contract("kv_cache.blocks")
             given = {"index_limit": INDEX_LIMIT, "block_stride": stride}
             contract.claim("kernel offsets", (-(-INDEX_LIMIT // stride),), role="provides", inputs=given)
             contract.claim("KV cache", (view.num_blocks,), role="requires", inputs={"num_gpu_blocks": view.num_blocks})
 
 
-def claim_adapters(adapters: AdapterSlots, sizes: Sizes) -> None:
+def claim_adapters(adapters: AdapterSlots, sizes: ContractRegistry) -> None:
     """Claim the adapters that the kernels can address in the widest weights, and the slots that exist."""
-    contract = sizes.agreed("lora.slots")
+    contract = sizes.contract("lora.slots")
     given = {"index_limit": INDEX_LIMIT, "slot_stride": adapters.stride}
     reach = -(-INDEX_LIMIT // adapters.stride)
     contract.claim(source("kernel offsets", adapters.layer), (reach,), role="provides", inputs=given)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ullage.engines.runner_view import RowBuffer, RowHolder, RunnerView
-    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.engines.vllm.contract_registry import ContractRegistry
 
 
 class Need(NamedTuple):
@@ -57,16 +57,16 @@ GRAPHS = {
 """The rows that the largest captured graph needs; its limits are those of its batch."""
 
 
-def claim(view: RunnerView, sizes: Sizes) -> None:
+def claim(view: RunnerView, sizes: ContractRegistry) -> None:
     """Claim the rows of all buffers that a runner steps with, and those that a step needs."""
     for holder in (*view.rows, *(builder.rows for builder in view.builders)):
         claim_holder(holder, view, sizes)
 
 
-def claim_holder(holder: RowHolder, view: RunnerView, sizes: Sizes) -> None:
+def claim_holder(holder: RowHolder, view: RunnerView, sizes: ContractRegistry) -> None:
     """Claim the rows of each buffer of ``holder``, alike ones together, and those that such buffers need."""
     for (size, rows), names in alike(holder.buffers).items():
-        contract, need, graph = sizes.agreed(size), NEEDS.get(size), GRAPHS.get(size)
+        contract, need, graph = sizes.contract(size), NEEDS.get(size), GRAPHS.get(size)
         limit = need.limit if need is not None else "max_model_len" if size == SEQUENCE_TOKENS else "max_num_seqs"
         given = view.limits.inputs(limit)
         at_allocation = {name: holder.allocated_for.get(name, value) for name, value in given.items()}

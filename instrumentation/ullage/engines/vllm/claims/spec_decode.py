@@ -13,12 +13,12 @@ from ullage.engines.vllm.contract_registry import DRAFT_SAMPLES, DRAFT_STEP_TOKE
 
 if TYPE_CHECKING:
     from ullage.engines.runner_view import Drafter, DraftStep, RunnerView
-    from ullage.engines.vllm.contract_registry import Sizes
+    from ullage.engines.vllm.contract_registry import ContractRegistry
 
 REACH = f"{SEQUENCE_TOKENS}/draft"
 
 
-def claim(view: RunnerView, sizes: Sizes) -> None:
+def claim(view: RunnerView, sizes: ContractRegistry) -> None:
     """Claim the rows of the drafter of a view, and those that a step with drafts needs."""
     drafter = view.drafter
     if drafter is None:
@@ -40,18 +40,18 @@ def most_requests(step: DraftStep) -> int:
     return max(1, min(step.requests, step.tokens, step.rows // (1 + step.reserved)))
 
 
-def _claim_samples(drafter: Drafter, view: RunnerView, sizes: Sizes) -> None:
+def _claim_samples(drafter: Drafter, view: RunnerView, sizes: ContractRegistry) -> None:
     """Tokens that are drafted at once are sampled at once: a row for each draft token of each sequence."""
     given = view.limits.inputs("max_num_seqs", "num_speculative_tokens")
     at_allocation = {name: drafter.rows.allocated_for.get(name, value) for name, value in given.items()}
     needed = given["max_num_seqs"] * given["num_speculative_tokens"]
     for (_, rows), names in alike(drafter.sample_rows).items():
-        contract = sizes.agreed(DRAFT_SAMPLES)
+        contract = sizes.contract(DRAFT_SAMPLES)
         contract.claim(source(drafter.rows.owner, names[0]), (rows,), role="provides", inputs=at_allocation)
         contract.claim("drafts of all sequences", (needed,), role="requires", inputs=given)
 
 
-def _claim_reach(drafter: Drafter, view: RunnerView, sizes: Sizes) -> None:
+def _claim_reach(drafter: Drafter, view: RunnerView, sizes: ContractRegistry) -> None:
     """Drafting one token after another goes on past the last position of the target, up to the drafter's own limit.
 
     The last position that is scheduled is the second last of the longest sequence (scheduler.py, schedule). Blocks of
@@ -59,7 +59,7 @@ def _claim_reach(drafter: Drafter, view: RunnerView, sizes: Sizes) -> None:
     """
     if drafter.reach is None or view.max_model_len is None:
         return
-    contract, longest = sizes.agreed(REACH), view.max_model_len
+    contract, longest = sizes.contract(REACH), view.max_model_len
     for table in view.tables:
         if table.positional:
             held = {"max_model_len": longest, "columns": table.columns, "block_size": table.block_size}
@@ -69,7 +69,7 @@ def _claim_reach(drafter: Drafter, view: RunnerView, sizes: Sizes) -> None:
     contract.claim("drafter", (reached,), role="requires", inputs=given)
 
 
-def _claim_step(drafter: Drafter, view: RunnerView, sizes: Sizes) -> None:
+def _claim_step(drafter: Drafter, view: RunnerView, sizes: ContractRegistry) -> None:
     """All tokens of a sequence are drafted in a pass of their own, or the target's pass has some more of each."""
     step, queries, slots = drafter.step, drafter.queries_per_request, drafter.slots_per_request
     if step is None or (queries <= 1 and slots <= 0):
@@ -80,7 +80,7 @@ def _claim_step(drafter: Drafter, view: RunnerView, sizes: Sizes) -> None:
     else:
         given, needed = {**limits, "slots_per_request": slots}, needed_rows(step, slots)
     admitted = {**given, "max_num_scheduled_tokens": step.tokens, "reserved_per_request": step.reserved}
-    contract = sizes.agreed(DRAFT_STEP_TOKENS)
+    contract = sizes.contract(DRAFT_STEP_TOKENS)
     for (_, rows), names in alike(drafter.step_rows).items():
         contract.claim(source(drafter.rows.owner, names[0]), (rows,), role="provides", inputs=given)
         contract.claim("drafts of the largest step", (needed,), role="requires", inputs=admitted)

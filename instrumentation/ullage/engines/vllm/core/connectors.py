@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import SharedProbe
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.identity import engine_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Transfers:
 
     def __init__(self, engine: EngineInstance) -> None:
         self._engine = engine
-        self._sizes = engine.part(Sizes)
+        self._sizes = engine.part(ContractRegistry)
         self._buffer: Buffer | None = None
 
     def scheduled(self, metadata: Any, blocks: int, block_size: int) -> None:
@@ -72,7 +72,7 @@ class Transfers:
 
     def _compare_tokens(self, have: int, need: int, source: str) -> None:
         """Each token must have a place in the KV cache: both are slices of lists, and Python cuts silently."""
-        self._sizes.agreed("connector.tokens").compare(have, need, sources=(source, "tokens"))
+        self._sizes.contract("connector.tokens").compare(have, need, sources=(source, "tokens"))
 
     def _compare_blocks(self, local: list[list[int]], entry: Any) -> None:
         """A request reads the last of the remote's blocks: there must be one for each of its own."""
@@ -81,7 +81,7 @@ class Transfers:
             return
         remote = _groups(remote_blocks)
         if len(remote) == len(local):
-            contract = self._sizes.agreed("connector.blocks")
+            contract = self._sizes.contract("connector.blocks")
             for ours, theirs in zip(local, remote, strict=True):
                 contract.compare(len(theirs), len(ours), sources=("remote blocks", "local blocks"))
 
@@ -128,15 +128,15 @@ def _handshake(args: Args, kwargs: Kwargs) -> None:
     worker, remote = args[0], argument("nixl_agent_meta", 1, args, kwargs)
     if getattr(remote, "region_names", None) is None and not getattr(worker, "_transfer_layer_region_indices", None):
         ours, theirs = len(worker.block_len_per_layer), len(remote.block_lens)
-        contract = engine_of(worker).part(Sizes).agreed("connector.layers")
+        contract = engine_of(worker).part(ContractRegistry).contract("connector.layers")
         contract.compare(theirs, ours, sources=("remote engine", "local engine"))
 
 
 _PROBE = SharedProbe("NixlConnectorWorker.add_remote_agent")
 _NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         f"{_NIXL}.worker",
         "NixlConnectorWorker.add_remote_agent",
         ("nixl_agent_meta",),
@@ -145,7 +145,7 @@ HOOKS = (
         until=(0, 25),
         shared=_PROBE,
     ),
-    Hook(
+    Patch(
         f"{_NIXL}.base_worker",
         "NixlBaseConnectorWorker.add_remote_agent",
         ("nixl_agent_meta",),

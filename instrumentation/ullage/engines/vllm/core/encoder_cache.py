@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines.instance import Bindings
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import SharedProbe
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _MODULE = "vllm.v1.core.encoder_cache_manager"
 _PROBE = SharedProbe("EncoderCacheManager.can_allocate")
 _PARAMETERS = ("request", "input_id", "encoder_compute_budget")
 
-HOOKS = (
-    Hook(_MODULE, "EncoderCacheManager.can_allocate", _PARAMETERS, after=_asked, shared=_PROBE),
-    Hook(_MODULE, "EncoderDecoderCacheManager.can_allocate", _PARAMETERS, after=_asked, shared=_PROBE),
+PATCHES = (
+    Patch(_MODULE, "EncoderCacheManager.can_allocate", _PARAMETERS, after=_asked, shared=_PROBE),
+    Patch(_MODULE, "EncoderDecoderCacheManager.can_allocate", _PARAMETERS, after=_asked, shared=_PROBE),
 )

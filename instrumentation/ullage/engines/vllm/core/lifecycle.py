@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage import safety
 from ullage.engines.instance import EngineInstance, bind
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import SharedProbe
 from ullage.engines.vllm.identity import engine_of, identify, instances
 from ullage.host.process import process
@@ -130,8 +130,8 @@ _CORE = "vllm.v1.engine.core"
 
 _PROBE = SharedProbe("lifecycle")
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         _CLIENT,
         "MPClient.__init__",
         ("vllm_config",),
@@ -140,8 +140,8 @@ HOOKS = (
         failed=_start_failed,
         shared=_PROBE,
     ),
-    Hook(_CLIENT, "MPClient.shutdown", before=_client_stops, shared=_PROBE),
-    Hook(
+    Patch(_CLIENT, "MPClient.shutdown", before=_client_stops, shared=_PROBE),
+    Patch(
         _CLIENT,
         "InprocClient.__init__",
         before=_serves_in_process,
@@ -149,9 +149,9 @@ HOOKS = (
         failed=_start_failed,
         shared=_PROBE,
     ),
-    Hook(_CLIENT, "BackgroundResources.__call__", before=_frees_resources, after=_resources_freed, shared=_PROBE),
-    Hook("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", before=_engine_stops, shared=_PROBE),
-    Hook(_CORE, "EngineCore.shutdown", before=_core_stops, after=_core_stopped, shared=_PROBE),
-    Hook(_CORE, "EngineCoreProc._send_engine_dead", before=_core_fails, shared=_PROBE),
-    Hook("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.shutdown", before=_executor_stops, shared=_PROBE),
+    Patch(_CLIENT, "BackgroundResources.__call__", before=_frees_resources, after=_resources_freed, shared=_PROBE),
+    Patch("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", before=_engine_stops, shared=_PROBE),
+    Patch(_CORE, "EngineCore.shutdown", before=_core_stops, after=_core_stopped, shared=_PROBE),
+    Patch(_CORE, "EngineCoreProc._send_engine_dead", before=_core_fails, shared=_PROBE),
+    Patch("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.shutdown", before=_executor_stops, shared=_PROBE),
 )

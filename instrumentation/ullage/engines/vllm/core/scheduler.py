@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines.instance import Bindings, bind
-from ullage.engines.patch import Hook
-from ullage.engines.step_patch import StepHook
+from ullage.engines.patch import Patch
+from ullage.engines.step_patch import StepPatch
 from ullage.engines.vllm.claims import limits
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.core import encoder_cache as encoder
 from ullage.engines.vllm.core.connectors import Transfers
 from ullage.engines.vllm.identity import current, engine_of, identify, location
@@ -257,7 +257,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     for thing in (scheduler, getattr(scheduler, "structured_output_manager", None)):
         if thing is not None:
             bind(thing, engine)
-    sizes = engine.part(Sizes)
+    sizes = engine.part(ContractRegistry)
     limits.claim_of_scheduler(limits_of(config), scheduler.max_model_len, manager.block_pool.num_gpu_blocks, sizes)
 
 
@@ -290,10 +290,10 @@ def _update_failed(error: BaseException, scheduler: Any) -> None:
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 
-HOOKS = (
-    Hook(_SCHEDULER, "Scheduler.__init__", after=_created),
-    StepHook(_SCHEDULER, "Scheduler.schedule", when=_scheduled, after=_differs, failed=_schedule_failed),
-    StepHook(
+PATCHES = (
+    Patch(_SCHEDULER, "Scheduler.__init__", after=_created),
+    StepPatch(_SCHEDULER, "Scheduler.schedule", when=_scheduled, after=_differs, failed=_schedule_failed),
+    StepPatch(
         _SCHEDULER,
         "Scheduler.update_from_output",
         after=_updated,
@@ -301,9 +301,9 @@ HOOKS = (
         when="self.finished_req_ids or not self.running",
         reads=("Scheduler.finished_req_ids", "Scheduler.running"),
     ),
-    Hook(_SCHEDULER, "Scheduler._preempt_request", before=_preempted),
-    StepHook(
+    Patch(_SCHEDULER, "Scheduler._preempt_request", before=_preempted),
+    StepPatch(
         "vllm.v1.core.kv_cache_manager", "KVCacheManager.allocate_slots", after=_denied, when="ullage_result is None"
     ),
-    StepHook("vllm.v1.core.block_pool", "BlockPool.get_new_blocks", failed=_allocation_failed),
+    StepPatch("vllm.v1.core.block_pool", "BlockPool.get_new_blocks", failed=_allocation_failed),
 )

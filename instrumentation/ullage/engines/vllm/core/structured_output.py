@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.patch import Patch
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.identity import engine_of
 from ullage.engines.vllm.views.common import limits_of, look_ahead_tokens
 
@@ -30,7 +30,7 @@ class Bitmask:
 
     def __init__(self, engine: EngineInstance) -> None:
         self._engine = engine
-        self._sizes = engine.part(Sizes)
+        self._sizes = engine.part(ContractRegistry)
         self._rows: Buffer | None = None
         self.columns = 0
 
@@ -50,12 +50,12 @@ class Bitmask:
         """Claim both dimensions of the mask: a row for each position of each sequence, a bit for each token."""
         config, mask = manager.vllm_config, manager._grammar_bitmask  # noqa: SLF001
         given = limits_of(config).inputs("max_num_seqs")
-        rows = self._sizes.agreed("bitmask.rows")
+        rows = self._sizes.contract("bitmask.rows")
         rows.claim("StructuredOutputManager", (int(mask.shape[0]),), role="provides", inputs=given)
         worst = config.scheduler_config.max_num_seqs * (1 + look_ahead_tokens(config))
         rows.claim("decode batch", (worst,), role="requires", inputs=given)
         given = {"vocab_size": manager.backend.vocab_size}
-        columns = self._sizes.agreed("bitmask.columns")
+        columns = self._sizes.contract("bitmask.columns")
         columns.claim("StructuredOutputManager", (int(mask.shape[1]),), role="provides", inputs=given)
 
     def given_to(self, vocabulary: int, mask: Any) -> None:
@@ -64,7 +64,7 @@ class Bitmask:
         if columns != self.columns:
             self.columns = columns
             needed, given = -(-vocabulary // BITS), {"vocab_size": vocabulary}
-            contract = self._sizes.agreed("bitmask.columns")
+            contract = self._sizes.contract("bitmask.columns")
             contract.claim("model runner", (needed,), role="requires", inputs=given)
             contract.compare(int(columns), needed, inputs=lambda: given, sources=("mask of a step", "model runner"))
 
@@ -78,8 +78,8 @@ def _fill_failed(error: BaseException, args: Args, _kwargs: Kwargs) -> None:
     engine_of(args[0]).session.note_exception("StructuredOutputManager.grammar_bitmask", error)
 
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         "vllm.v1.structured_output",
         "StructuredOutputManager.grammar_bitmask",
         after=_filled,

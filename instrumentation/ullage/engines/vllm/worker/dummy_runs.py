@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook
+from ullage.engines.patch import Patch
 from ullage.engines.probe import SharedProbe
 from ullage.engines.vllm.identity import engine_of
 from ullage.segment.layout import Phase
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Kwargs = dict[str, Any]
 
 
-def dummy_run(module: str, target: str, phase: Phase, probe: Probe) -> Hook:
-    """Return a hook at a function that runs the engine without a request's work."""
+def dummy_run(module: str, target: str, phase: Phase, probe: Probe) -> Patch:
+    """Return a patch of a function that runs the engine without a request's work."""
 
     def begins(args: Args, _kwargs: Kwargs) -> None:
         engine = engine_of(args[0])
@@ -36,14 +36,14 @@ def dummy_run(module: str, target: str, phase: Phase, probe: Probe) -> Hook:
         if not engine.phase.dummy:  # one run contains another: note it once
             engine.session.note_exception(target, error)
 
-    return Hook(module, target, before=begins, after=over, failed=failed, shared=probe)
+    return Patch(module, target, before=begins, after=over, failed=failed, shared=probe)
 
 
 _V1 = "vllm.v1.worker.gpu_model_runner"
 _PROBE = SharedProbe("GPUModelRunner._dummy_run")
 
 
-HOOKS = (
+PATCHES = (
     dummy_run(_V1, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _PROBE),
     dummy_run(_V1, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _PROBE),
     dummy_run(_V1, "GPUModelRunner.capture_model", Phase.CAPTURE, _PROBE),

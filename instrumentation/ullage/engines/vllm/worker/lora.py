@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines.instance import Bindings
-from ullage.engines.patch import Hook
+from ullage.engines.patch import Patch
 from ullage.engines.probe import SharedProbe
 from ullage.engines.vllm.claims import int32_limits
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.identity import engine_of
 from ullage.engines.vllm.views.lora import adapter_slots
 
@@ -36,7 +36,7 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     _slots.bind(manager, slots)
     adapters = adapter_slots(manager)
     if adapters is not None:
-        int32_limits.claim_adapters(adapters, engine.part(Sizes))
+        int32_limits.claim_adapters(adapters, engine.part(ContractRegistry))
 
 
 def _changed(_result: Any, args: Args, _kwargs: Kwargs) -> None:
@@ -55,14 +55,14 @@ def _activation_failed(error: BaseException, args: Args, _kwargs: Kwargs) -> Non
 _MODULE = "vllm.lora.model_manager"
 _PROBE = SharedProbe("LoRAModelManager")
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         _MODULE,
         "LoRAModelManager.__init__",
         after=_created,
         reads=("LoRAModelManager.lora_slots", "LoRAModelManager.modules"),
         shared=_PROBE,
     ),
-    Hook(_MODULE, "LoRAModelManager.activate_adapter", after=_changed, failed=_activation_failed, shared=_PROBE),
-    Hook(_MODULE, "LoRAModelManager._deactivate_adapter", after=_changed, shared=_PROBE),
+    Patch(_MODULE, "LoRAModelManager.activate_adapter", after=_changed, failed=_activation_failed, shared=_PROBE),
+    Patch(_MODULE, "LoRAModelManager._deactivate_adapter", after=_changed, shared=_PROBE),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines.instance import Bindings, steady
-from ullage.engines.patch import Hook, argument
-from ullage.engines.step_patch import StepHook
+from ullage.engines.patch import Patch, argument
+from ullage.engines.step_patch import StepPatch
 from ullage.engines.vllm import RUNNER_V1
 from ullage.engines.vllm.attention import metadata_builders
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.core.structured_output import Bitmask
 from ullage.engines.vllm.identity import engine_of, identify
 from ullage.engines.vllm.startup_audit import audit
@@ -93,7 +93,7 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
         )
         _tables.bind(table, TableRows(engine, row, table))
     view = view_v1.view(runner)
-    audit(view, engine.part(Sizes))
+    audit(view, engine.part(ContractRegistry))
     metadata_builders.watch(view, engine)
 
 
@@ -170,10 +170,10 @@ def _row_grows(table: Any, block_ids: Any, row_idx: int) -> None:
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 
-HOOKS = (
-    Hook(_RUNNER, "GPUModelRunner.__init__", after=_created),
-    Hook(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=view_v1.READS),
-    StepHook(
+PATCHES = (
+    Patch(_RUNNER, "GPUModelRunner.__init__", after=_created),
+    Patch(_RUNNER, "GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=view_v1.READS),
+    StepPatch(
         _RUNNER,
         "GPUModelRunner.execute_model",
         before=_executes,
@@ -181,7 +181,7 @@ HOOKS = (
         failed=_execute_failed,
         unless=steady,
     ),
-    StepHook(
+    StepPatch(
         _RUNNER,
         "GPUModelRunner.sample_tokens",
         before=_samples,
@@ -189,14 +189,14 @@ HOOKS = (
         failed=_sample_failed,
         unless=steady,
     ),
-    StepHook(
+    StepPatch(
         _RUNNER,
         "GPUModelRunner._determine_batch_execution_and_padding",
         ("num_tokens",),
         after=_padded,
         unless=steady,
     ),
-    StepHook(
+    StepPatch(
         "vllm.v1.worker.block_table",
         "BlockTable.append_row",
         before=_row_grows,

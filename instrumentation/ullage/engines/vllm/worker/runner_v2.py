@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.engines.instance import Bindings
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import Probe, SharedProbe
-from ullage.engines.step_patch import StepHook
+from ullage.engines.step_patch import StepPatch
 from ullage.engines.vllm import RUNNER_V2
 from ullage.engines.vllm.attention import metadata_builders
-from ullage.engines.vllm.contract_registry import Sizes
+from ullage.engines.vllm.contract_registry import ContractRegistry
 from ullage.engines.vllm.core.structured_output import Bitmask
 from ullage.engines.vllm.identity import engine_of, identify, location
 from ullage.engines.vllm.startup_audit import audit
@@ -136,8 +136,8 @@ def _created(_result: None, args: Args, _kwargs: Kwargs) -> None:
     runner, engine = args[0], engine_of(args[0])
     identify(engine, runner.vllm_config, "worker")
     engine.session.roles.add(RUNNER_V2)
-    for hook in (*HOOKS, *uva.HOOKS):
-        hook.probe.used()
+    for patch in (*PATCHES, *uva.PATCHES):
+        patch.probe.used()
     watched = _runners.bind(runner, Runner(engine, runner))
     _runners.bind(runner.req_states, watched)
 
@@ -154,7 +154,7 @@ def _kv_cache_initialized(_result: None, args: Args, kwargs: Kwargs) -> None:
         inventory(engine, owner, uva.held(getattr(runner, owner, None)))
     engine.part(uva.Pools).watch(runner)
     view = view_v2.view(runner)
-    audit(view, engine.part(Sizes))
+    audit(view, engine.part(ContractRegistry))
     metadata_builders.watch(view, engine)
 
 
@@ -243,14 +243,14 @@ def _row_grows(tables: Any, req_index: int, new_block_ids: Any, overwrite: bool)
 MODULE = "vllm.v1.worker.gpu.model_runner"
 
 
-def _hook(target: str, *parameters: str, module: str = MODULE, **callbacks: Any) -> Hook:
-    """Return a hook whose probe is told from that of the V1 runner's function of the same name."""
-    return Hook(module, target, parameters, shared=_probe(target), **callbacks)
+def _patch(target: str, *parameters: str, module: str = MODULE, **callbacks: Any) -> Patch:
+    """Return a patch whose probe is told from that of the V1 runner's function of the same name."""
+    return Patch(module, target, parameters, shared=_probe(target), **callbacks)
 
 
-def _step_hook(target: str, module: str = MODULE, **callbacks: Any) -> StepHook:
+def _step_patch(target: str, module: str = MODULE, **callbacks: Any) -> StepPatch:
     """Return one at a function that is called in each step."""
-    return StepHook(module, target, shared=_probe(target), **callbacks)
+    return StepPatch(module, target, shared=_probe(target), **callbacks)
 
 
 def _probe(target: str) -> Probe:
@@ -260,16 +260,16 @@ def _probe(target: str) -> Probe:
 
 _DUMMY_RUNS = SharedProbe("v2.GPUModelRunner._dummy_run", waits=True)
 
-HOOKS = (
-    _hook("GPUModelRunner.__init__", after=_created),
-    _hook("GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=view_v2.READS),
-    _step_hook(
+PATCHES = (
+    _patch("GPUModelRunner.__init__", after=_created),
+    _patch("GPUModelRunner.initialize_kv_cache", after=_kv_cache_initialized, reads=view_v2.READS),
+    _step_patch(
         "GPUModelRunner.execute_model",
         before=_executes,
         after=_executed,
         failed=_failed("GPUModelRunner.execute_model"),
     ),
-    _step_hook(
+    _step_patch(
         "GPUModelRunner.prepare_inputs",
         after=_prepared,
         reads=(
@@ -279,13 +279,13 @@ HOOKS = (
             "vllm.v1.worker.gpu.cudagraph_utils:BatchExecutionDescriptor.cg_mode",
         ),
     ),
-    _step_hook(
+    _step_patch(
         "GPUModelRunner.sample_tokens",
         before=_samples,
         after=_sampled,
         failed=_failed("GPUModelRunner.sample_tokens"),
     ),
-    _step_hook("GPUModelRunner.pool", before=_pools, after=_sampled, failed=_failed("GPUModelRunner.pool")),
+    _step_patch("GPUModelRunner.pool", before=_pools, after=_sampled, failed=_failed("GPUModelRunner.pool")),
     dummy_run(MODULE, "GPUModelRunner._dummy_run", Phase.DUMMY_RUN, _DUMMY_RUNS),
     dummy_run(MODULE, "GPUModelRunner.profile_run", Phase.PROFILE_RUN, _DUMMY_RUNS),
     dummy_run(MODULE, "GPUModelRunner.capture_model", Phase.CAPTURE, _DUMMY_RUNS),
@@ -296,14 +296,14 @@ HOOKS = (
         Phase.DUMMY_RUN,
         _DUMMY_RUNS,
     ),
-    _hook(
+    _patch(
         "RequestState.add_request",
         "all_token_ids",
         module="vllm.v1.worker.gpu.states",
         before=_request_added,
         reads=("RequestState.free_indices",),
     ),
-    _step_hook(
+    _step_patch(
         "BlockTables.append_block_ids",
         module="vllm.v1.worker.gpu.block_table",
         before=_row_grows,

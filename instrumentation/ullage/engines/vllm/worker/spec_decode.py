@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import SharedProbe
 from ullage.engines.vllm.identity import engine_of, location
 
@@ -73,9 +73,9 @@ def _proposes(args: Args, kwargs: Kwargs) -> None:
 _MODULE = "vllm.v1.spec_decode.llm_base_proposer"
 _PROBE = SharedProbe("SpecDecodeBaseProposer")
 
-HOOKS = (
-    Hook(_MODULE, "SpecDecodeBaseProposer.load_model", after=_loaded, shared=_PROBE),
-    Hook(
+PATCHES = (
+    Patch(_MODULE, "SpecDecodeBaseProposer.load_model", after=_loaded, shared=_PROBE),
+    Patch(
         _MODULE,
         "SpecDecodeBaseProposer.propose",
         ("target_token_ids", "common_attn_metadata"),

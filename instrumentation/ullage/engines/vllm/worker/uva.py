@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ullage.engines.patch import Hook
+from ullage.engines.patch import Patch
 from ullage.engines.probe import SharedProbe
 from ullage.recording.inventory import TensorInfo
 
@@ -118,8 +118,8 @@ def _allocated(_result: None, _args: Args, _kwargs: Kwargs) -> None:
 _PROBE = SharedProbe("v2.UvaBufferPool", waits=True)
 _MODULE, _CPU = "vllm.v1.worker.gpu.buffer_utils", "vllm.v1.worker.cpu.buffer_utils"
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         _MODULE,
         "UvaBuffer.__init__",
         after=_allocated,
@@ -127,6 +127,6 @@ HOOKS = (
         since=GROWS_SINCE,
         shared=_PROBE,
     ),
-    Hook(_MODULE, "NonUvaBuffer.__init__", after=_allocated, since=GROWS_SINCE, shared=_PROBE),
-    Hook(_CPU, "UvaBuffer.__init__", after=_allocated, since=GROWS_SINCE, shared=_PROBE),
+    Patch(_MODULE, "NonUvaBuffer.__init__", after=_allocated, since=GROWS_SINCE, shared=_PROBE),
+    Patch(_CPU, "UvaBuffer.__init__", after=_allocated, since=GROWS_SINCE, shared=_PROBE),
 )

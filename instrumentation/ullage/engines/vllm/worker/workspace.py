@@ -10,9 +10,9 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage.engines.patch import Hook, argument
+from ullage.engines.patch import Patch, argument
 from ullage.engines.probe import SharedProbe
-from ullage.engines.vllm.contract_registry import Sizes, source
+from ullage.engines.vllm.contract_registry import ContractRegistry, source
 from ullage.engines.vllm.identity import engine_of
 from ullage.recording.inventory import TensorInfo, inventory
 
@@ -42,7 +42,7 @@ class Workspaces:
 
     def __init__(self, engine: EngineInstance) -> None:
         self._engine = engine
-        self._sizes = engine.part(Sizes)
+        self._sizes = engine.part(ContractRegistry)
         self._known: dict[int, _Known] = {}  # by id of the tensor
         self._buffers: dict[int, Buffer] = {}  # by slot
         self._warm: dict[int, int] = {}  # by slot: its bytes when the warm-up ended
@@ -113,7 +113,7 @@ class Workspaces:
         return site
 
     def _contract(self, slot: int) -> Contract:
-        return self._sizes.agreed(_named(SIZE, slot, "/"), own=True)
+        return self._sizes.contract(_named(SIZE, slot, "/"), own=True)
 
 
 def _ensured(workspace: Any, args: Args, kwargs: Kwargs) -> None:
@@ -178,8 +178,8 @@ def _resource_refused(error: BaseException, args: Args, _kwargs: Kwargs) -> None
 _MODULE = "vllm.v1.worker.workspace"
 _PROBE = SharedProbe("WorkspaceManager")
 
-HOOKS = (
-    Hook(
+PATCHES = (
+    Patch(
         _MODULE,
         "WorkspaceManager._ensure_workspace_size",
         ("required_bytes",),
@@ -188,9 +188,9 @@ HOOKS = (
         reads=("WorkspaceManager._current_workspaces",),
         shared=_PROBE,
     ),
-    Hook(_MODULE, "WorkspaceManager.lock", after=_locked, shared=_PROBE),
-    Hook(_MODULE, "WorkspaceManager.unlock", after=_unlocked, shared=_PROBE),
-    Hook(
+    Patch(_MODULE, "WorkspaceManager.lock", after=_locked, shared=_PROBE),
+    Patch(_MODULE, "WorkspaceManager.unlock", after=_unlocked, shared=_PROBE),
+    Patch(
         _MODULE,
         "WorkspaceManager.get_persistent_resource",
         failed=_resource_refused,

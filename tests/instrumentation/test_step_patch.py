@@ -10,7 +10,7 @@ import pytest
 from ullage import safety
 from ullage.engines import probe as probes
 from ullage.engines.instance import EngineInstance, bind, steady
-from ullage.engines.step_patch import StepHook
+from ullage.engines.step_patch import StepPatch
 from ullage.host.records import Shared
 from ullage.host.session import Session
 from ullage.segment.layout import ProbeStatus
@@ -57,7 +57,7 @@ def instance():
 
 
 def watched(engine, target="Builder.build", **hook):
-    made = StepHook("fake_engine", target, **hook)
+    made = StepPatch("fake_engine", target, **hook)
     made.install(engine)
     return made
 
