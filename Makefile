@@ -52,6 +52,7 @@ reliability: setup ## Write docs/reliability.md from a run of the tests
 	ULLAGE_WRITE_RELIABILITY=1 $(BIN)/python -m pytest
 
 bench: setup ## Measure, side by side with the alternatives
+	$(BIN)/python tests/bench/start.py
 	$(BIN)/python tests/bench/observe.py
 	$(BIN)/python tests/bench/observe.py --multiprocess
 	$(BIN)/python tests/bench/scrape.py

@@ -83,6 +83,19 @@ def test_registering_imports_nothing_of_vllm_and_opens_nothing(program, segments
     assert list(segments.iterdir()) == []
 
 
+def test_a_process_imports_no_probe_before_the_engine_imports_what_it_watches(program):
+    code = FAKE.format(version="0.32.0", modules="")
+    ours = "print(sorted(name for name in sys.modules if name.startswith('ullage.engines.vllm.')))"
+
+    assert program(code + ours).finish().splitlines()[-1] == "[]"
+
+
+def test_an_import_of_ullage_loads_little_until_something_is_recorded(program):
+    ours = "print(sum(name.startswith('ullage') for name in sys.modules))"
+
+    assert int(program(f"import sys, ullage\n{ours}").finish()) <= 20
+
+
 CHANGED = """
 module = types.ModuleType("vllm.v1.core.sched.scheduler")
 class Scheduler:

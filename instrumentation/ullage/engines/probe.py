@@ -173,6 +173,8 @@ class Probe:
 
     def attach(self, session: Session) -> None:
         """Take a record of the segment of ``session``."""
+        if session in self._records:
+            return
         segment = session.segment
         index = segment.allocate(layout.PROBES) if segment is not None else None
         if segment is None or index is None:

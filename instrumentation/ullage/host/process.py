@@ -35,6 +35,7 @@ class Process:
 
     def __init__(self) -> None:
         self._shared = Shared()
+        self._lock = threading.RLock()
         self._engines: list[Session] = []
         self._versions: dict[str, str] = {}
         self._building = threading.local()
@@ -54,7 +55,7 @@ class Process:
 
     def share(self, record: SharedRecord) -> None:
         """Give ``record`` a place in each segment, now and when one is opened."""
-        with self.session.lock:
+        with self._lock:
             self._shared.records.append(record)
             for session in self.sessions:
                 if session.segment is not None:
@@ -64,19 +65,22 @@ class Process:
 
     def announce(self, engine: str, version: str) -> None:
         """Note that engine instances of this kind and version may begin here."""
-        self._versions[engine] = version
-        if self._may_take_over(engine):
-            self.session.identity.engine = engine
-            self.session.identify(engine_version=version)
+        with self._lock:
+            self._versions[engine] = version
+            if self._may_take_over(engine):
+                self.session.identity.engine = engine
+                self.session.identify(engine_version=version)
 
     def begin(self, engine: str) -> Session:
         """Return the session of a new engine instance of a kind such as ``vllm``, and open it."""
-        session = self.session if self._may_take_over(engine) else Session(self._shared, engine)
-        session.identity.engine = engine
-        session.identify(engine_version=self._versions.get(engine, ""))
-        self._engines.append(session)
-        session.open()
-        return session
+        with self._lock:
+            session = self.session if self._may_take_over(engine) else Session(self._shared, engine)
+            session.identity.engine = engine
+            if engine in self._versions:
+                session.identify(engine_version=self._versions[engine])
+            self._engines.append(session)
+            session.open()
+            return session
 
     def _may_take_over(self, engine: str) -> bool:
         if self.session in self._engines:
@@ -106,9 +110,9 @@ class Process:
         stack = self._stack()
         if stack:
             return stack[-1]
-        return next((each for each in reversed(self._engines) if each.identity.engine == engine), None) or self.begin(
-            engine
-        )
+        with self._lock:
+            living = [session for session in self._engines if session.identity.engine == engine]
+            return living[-1] if living else self.begin(engine)
 
     def _stack(self) -> list[Session]:
         stack: list[Session] = self._building.__dict__.setdefault("stack", [])
@@ -116,17 +120,18 @@ class Process:
 
     def end(self, session: Session, *, failed: bool) -> None:
         """End the session of an engine instance; the process goes on. The program's own handles start from zero."""
-        if session not in self._engines:
-            return
-        self._engines.remove(session)
-        path, lasting = session.end()
-        self._pass_on_another(session.identity)
-        if session is self.session:
-            self.session = Session(self._shared)
-        self.session.take(lasting)
-        if path is not None:
-            self._ended.append((path, failed))
-            self._unlink_older()
+        with self._lock:
+            if session not in self._engines:
+                return
+            self._engines.remove(session)
+            path, lasting = session.end()
+            self._pass_on_another(session.identity)
+            if session is self.session:
+                self.session = Session(self._shared)
+            self.session.take(lasting)
+            if path is not None:
+                self._ended.append((path, failed))
+                self._unlink_older()
 
     def _pass_on_another(self, ended: Identity) -> None:
         """Have the processes that are started from here join no engine that ended."""
@@ -166,6 +171,7 @@ class Process:
 
     def _forked(self) -> None:
         """In a child: no engine instance lives here, and the next one is of the engine that started the child."""
+        self._lock = threading.RLock()
         engines, self._engines = self._engines, []
         self._building = threading.local()
         self._ended.clear()

@@ -104,6 +104,8 @@ class Buffer:
         """Take a record of ``segment``; without one left, count the drop and store nowhere."""
         held = self._descriptor.flags & layout.FLAG_INVENTORY
         buffers = self._owner.session.part(Buffers)
+        if not held:
+            buffers.remember(self)
         kept, unit = (None, "") if held else buffers.kept(self.name, segment)
         self._index = buffers.allocate(segment) if kept is None else kept
         if self._index is None:
@@ -221,6 +223,10 @@ class Buffers:
             else:
                 known.resize(capacity)
             return known
+
+    def remember(self, buffer: Buffer) -> None:
+        """Know a buffer by its name: it may come from a session that ended."""
+        self._buffers.setdefault(buffer.name, buffer)
 
     def remove(self, buffer: Buffer) -> None:
         """Give the record of a buffer back that is closed."""

@@ -41,20 +41,27 @@ def _begins() -> EngineInstance:
 
 
 def _serves_now(_result: None, args: Args, _kwargs: Kwargs) -> None:
-    """Bind what ends the engine, and end it if its client is dropped without a shutdown."""
+    """Bind what ends the engine."""
     client, session = args[0], process.constructed()
-    if session is None:
-        return
-    for thing in (client, getattr(client, "resources", None), getattr(client, "engine_core", None)):
-        if thing is not None:
+    if session is not None:
+        for thing in (client, client.resources):
             bind(thing, session.part(EngineInstance))
-    weakref.finalize(client, _dropped, session).atexit = False
+
+
+def _serves_now_in_process(_result: None, args: Args, _kwargs: Kwargs) -> None:
+    """The same; a client that is dropped without a shutdown ends its engine, too."""
+    client, session = args[0], process.constructed()
+    if session is not None:
+        core = client.engine_core
+        for thing in (client, core, core.model_executor):
+            bind(thing, session.part(EngineInstance))
+        weakref.finalize(client, _dropped, session).atexit = False
 
 
 def _dropped(session: Session) -> None:
     with safety.shield("end of an engine"):
-        session.declare_stop("client dropped")
-        _withdraw(session)
+        session.declare_stop("InprocClient dropped")
+        _withdraw(session, "InprocClient dropped")
 
 
 def _start_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
@@ -75,15 +82,17 @@ def _client_stops(args: Args, _kwargs: Kwargs) -> None:
 
 
 def _frees_resources(args: Args, _kwargs: Kwargs) -> None:
-    """Also called when a client could not be made: that is no stop."""
-    resources = args[0]
-    if not process.constructs(engine_of(resources).session):
-        _ends(resources, "BackgroundResources", failed=resources.engine_dead)
+    _ends(args[0], "BackgroundResources", failed=args[0].engine_dead)
 
 
 def _resources_freed(_result: None, args: Args, _kwargs: Kwargs) -> None:
-    """The engine's processes are gone; the program may go on, and start another engine."""
-    _withdraw(engine_of(args[0]).session)
+    """The engine's processes are gone; the program may go on, and start another engine.
+
+    After a failure the session stays until the process ends: it lives, and what it serves may not be over.
+    """
+    session = engine_of(args[0]).session
+    if session.stopped:
+        _withdraw(session, "BackgroundResources")
 
 
 def _core_stops(args: Args, _kwargs: Kwargs) -> None:
@@ -93,13 +102,16 @@ def _core_stops(args: Args, _kwargs: Kwargs) -> None:
 def _core_stopped(_result: None, args: Args, _kwargs: Kwargs) -> None:
     session = engine_of(args[0]).session
     if "frontend" in session.roles:
-        _withdraw(session)
+        _withdraw(session, "EngineCore.shutdown")
 
 
-def _withdraw(session: Session) -> None:
-    """End the session of an engine that stopped. After a failure it stays: its process lives, and was not killed."""
-    if session.stopped and not process.constructs(session):
-        process.end(session, failed=False)
+def _withdraw(session: Session, where: str) -> None:
+    """End the session of an engine that is over. If no stop could be declared, an exception ended it."""
+    if process.constructs(session):
+        return
+    if not session.stopped:
+        session.note_failure(where)
+    process.end(session, failed=not session.stopped)
 
 
 def _core_fails(args: Args, _kwargs: Kwargs) -> None:
@@ -114,7 +126,7 @@ def _ends(thing: object, where: str, *, failed: bool) -> None:
     session = engine_of(thing).session
     if failed:
         session.note_failure(where)
-    else:
+    elif not process.constructs(session):  # what is taken down again because a start failed does not stop
         session.declare_stop(where)
 
 
@@ -145,7 +157,7 @@ PATCHES = (
         _CLIENT,
         "InprocClient.__init__",
         before=_serves_in_process,
-        after=_serves_now,
+        after=_serves_now_in_process,
         failed=_start_failed,
         shared=_PROBE,
     ),
