@@ -43,6 +43,10 @@ class InprocClient:
     def shutdown(self):
         self.engine_core.shutdown()
 
+class MPClient:
+    def __init__(self, asyncio_mode, vllm_config):
+        self.resources = Executor()
+
 Executor.shutdown = lambda self: None
 
 def module(name, *classes):
@@ -51,7 +55,7 @@ def module(name, *classes):
         setattr(made, cls.__name__, cls)
     sys.modules[name] = made
 
-module("vllm.v1.engine.core_client", InprocClient)
+module("vllm.v1.engine.core_client", InprocClient, MPClient)
 module("vllm.v1.engine.core", EngineCore)
 module("vllm.v1.executor.multiproc_executor", MultiprocExecutor)
 process.chores.check()
@@ -166,6 +170,34 @@ print(before == held(), before)
 
     assert out.startswith("True"), out
     assert sorted(seen) == ["vllm31/main", "vllm32/main"]
+
+
+SERVERS = """
+import subprocess
+from types import SimpleNamespace as Some
+def config(rank):
+    parallel = Some(_api_process_count=2, _api_process_rank=rank)
+    return Some(parallel_config=parallel, model_config=Some(model="tiny", served_model_name=None))
+class CoreEngineProcManager:
+    def __init__(self, engines, start, local_start, vllm_config): pass
+module("vllm.v1.engine.utils", CoreEngineProcManager)
+process.chores.check()
+"""
+
+
+def test_several_api_servers_and_their_launcher_are_processes_of_one_engine(program, segments):
+    servers = VLLM + SERVERS + "MPClient(True, config(int(sys.argv[1])))"
+    launch = f"""
+launched = CoreEngineProcManager(1, 0, 0, config(-1))
+for rank in range(2):
+    subprocess.run([sys.executable, "-c", {servers!r}, str(rank)], check=True)
+"""
+    program(VLLM + SERVERS + launch).finish()
+
+    seen = [reader.read(path) for path in segments.glob("*.ullage")]
+    assert sorted(each.name for each in seen) == ["vllm0/api-server0", "vllm0/api-server1", "vllm0/launcher"]
+    assert len({each.engine_id for each in seen}) == 1
+    assert {each.outcome(seen) for each in seen} == {"stopped"}
 
 
 def test_a_second_engine_of_a_named_one_has_a_number(told):

@@ -21,7 +21,7 @@ class Identity:
 
     Attributes:
         engine: The engine's base name: ``vllm``, or ``app`` for a program that is not an engine we know.
-        roles: What this process does for its engine: any of frontend, core, worker.
+        roles: What this process does for its engine: any of launcher, frontend, core, worker.
     """
 
     def __init__(self, engine: str) -> None:
@@ -59,12 +59,14 @@ class Identity:
 
     @property
     def role(self) -> str:
-        """The role that names the process: main, api, core or worker."""
+        """The role that names the process: main, launcher, api, core or worker."""
         if "core" in self.roles:
             return "main" if "frontend" in self.roles else "core"
         if "worker" in self.roles:
             return "worker"
-        return "api" if "frontend" in self.roles else "main"
+        if "frontend" in self.roles:
+            return "api"
+        return "launcher" if "launcher" in self.roles else "main"
 
     @property
     def process_name(self) -> str:
@@ -73,7 +75,7 @@ class Identity:
         parts = [role]
         if role == "worker" or fields.get("tp_size", 1) > 1:
             parts.append(f"tp{fields.get('tp_rank', 0)}")
-        several = (axis for axis in ("pp", "dp") if fields.get(f"{axis}_size", 1) > 1)
+        several = (axis for axis in ("pp", "dp", "server") if fields.get(f"{axis}_size", 1) > 1)
         parts += [f"{axis}{fields[f'{axis}_rank']}" for axis in several if f"{axis}_rank" in fields]
         return "-".join(parts)
 

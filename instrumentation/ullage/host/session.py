@@ -62,7 +62,7 @@ class Session:
 
     @property
     def roles(self) -> set[str]:
-        """What this process does for its engine: any of frontend, core, worker."""
+        """What this process does for its engine: any of launcher, frontend, core, worker."""
         return self.identity.roles
 
     @property
@@ -306,7 +306,7 @@ class Session:
 
         Not for an engine's core and workers: vLLM ends them in order after a failure, too.
         """
-        if self.identity.role not in ("main", "api"):
+        if self.identity.role not in ("main", "launcher", "api"):
             return
         error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):

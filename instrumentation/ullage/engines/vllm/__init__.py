@@ -15,6 +15,7 @@ SUPPORTED = ((0, 22), (0, 34))
 
 PROBES: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client": (".core.lifecycle",),
+    "vllm.v1.engine.utils": (".core.lifecycle",),
     "vllm.v1.engine.async_llm": (".core.lifecycle",),
     "vllm.v1.engine.core": (".core.lifecycle",),
     "vllm.v1.executor.multiproc_executor": (".core.lifecycle",),

@@ -14,12 +14,14 @@ current, engine_of = instances.current, instances.of
 
 
 def identify(engine: EngineInstance, config: Any, role: str) -> None:
-    """Publish that this process plays ``role`` (frontend, core or worker) for the engine of ``config``."""
+    """Publish that this process plays ``role`` (launcher, frontend, core or worker) for the engine of ``config``."""
     parallel, model = config.parallel_config, config.model_config
     engine.session.roles.add(role)
     fields: dict[str, str | int] = {"model_name": _model_name(model)}
     ranks = engine.ranks
-    if role != "frontend":
+    if role == "frontend" and getattr(parallel, "_api_process_count", 1) > 1:
+        fields["server_size"], fields["server_rank"] = parallel._api_process_count, parallel._api_process_rank  # noqa: SLF001
+    if role in ("core", "worker"):
         fields["dp_size"] = parallel.data_parallel_size
         fields["dp_rank"] = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
         ranks.data = f"dp{fields['dp_rank']}" if parallel.data_parallel_size > 1 else ""

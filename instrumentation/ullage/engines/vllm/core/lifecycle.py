@@ -40,6 +40,13 @@ def _begins() -> EngineInstance:
     return session.part(EngineInstance)
 
 
+def _launches(args: Args, kwargs: Kwargs) -> None:
+    """Engine cores are started: by a client, which began the instance, or by a launcher that serves nothing itself."""
+    engine = engine_of(args[0])
+    if "frontend" not in engine.session.roles:
+        identify(engine, argument("vllm_config", 4, args, kwargs), "launcher")
+
+
 def _serves_now(_result: None, args: Args, _kwargs: Kwargs) -> None:
     """Bind what ends the engine."""
     client, session = args[0], process.constructed()
@@ -53,7 +60,7 @@ def _serves_now_in_process(_result: None, args: Args, _kwargs: Kwargs) -> None:
     client, session = args[0], process.constructed()
     if session is not None:
         core = client.engine_core
-        for thing in (client, core, core.model_executor):
+        for thing in filter(None, (client, core, getattr(core, "model_executor", None))):
             bind(thing, session.part(EngineInstance))
         weakref.finalize(client, _dropped, session).atexit = False
 
@@ -161,6 +168,7 @@ PATCHES = (
         failed=_start_failed,
         shared=_PROBE,
     ),
+    Patch("vllm.v1.engine.utils", "CoreEngineProcManager.__init__", ("vllm_config",), before=_launches, shared=_PROBE),
     Patch(_CLIENT, "BackgroundResources.__call__", before=_frees_resources, after=_resources_freed, shared=_PROBE),
     Patch("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", before=_engine_stops, shared=_PROBE),
     Patch(_CORE, "EngineCore.shutdown", before=_core_stops, after=_core_stopped, shared=_PROBE),
