@@ -1,8 +1,8 @@
-"""``python -m ullage.drill``: a violation that is none, to test the way from here to whoever is alerted.
+"""``python -m ullage.drill``: a synthetic violation, to test where alerts go.
 
 A process of an engine ``drill`` has a buffer ``drill`` that goes out of bounds. When the drill is over its segment is
 removed, and the warning with it; an alert that also looks at the counter stays until it forgets (ours: 15 minutes).
-Nothing of an engine beside it is touched.
+No other engine is touched.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _clear(directory: Path) -> None:
 
 
 def _say(what: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may be listening any more
+    with contextlib.suppress(OSError):  # the terminal may be gone
         os.write(1, f"ullage drill: {what}\n".encode())
 
 

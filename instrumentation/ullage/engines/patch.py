@@ -70,7 +70,7 @@ class Patch:
             self.probe.set(ProbeStatus.ABSENT, f"{self.module} has no {self.target}")
             return
         if owner in self._wrapped:
-            return  # it is ours still, or somebody else's that calls it
+            return  # ours is still there, or another wrapper calls it
         original = owner.__dict__[attribute]
         if hasattr(original, MARK):
             if getattr(original, MARK) is not self.probe:

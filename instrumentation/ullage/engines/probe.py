@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 COST_WINDOW_CALLS = 1_000
 MAX_MEAN_COST_NS = 50_000
 MAX_COST_NS = 1_000_000
-"""What one run counts at most. A clock on the wall also runs while the kernel lets somebody else run."""
+"""The most that one run counts: a wall clock also runs while the kernel runs another thread."""
 MEASURED = 16
-"""So many calls are measured, then one in as many, and each one after one that was too dear."""
+"""The first 16 calls are measured, then one in 16, and each one after one that cost too much."""
 
 _clock = time.perf_counter_ns
 

@@ -121,7 +121,7 @@ class StepPatch(Patch):
         when: Calls after which it is not true are left alone, and do not count. An expression, in which the result is
             ``ullage_result``, or a callback, which has the result first. There is no ``before``.
         outermost: Leave calls alone that an object makes of itself from within one: of its base class, or of one
-            variant by another, if they share a probe; exceptions are not looked at.
+            variant by another, if they share a probe; exceptions are ignored.
     """
 
     unless: Callable[..., bool] | None = None

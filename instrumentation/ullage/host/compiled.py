@@ -25,7 +25,7 @@ _watch: ImportWatch | None = None
 
 
 def skip(*functions: Callable[..., Any]) -> None:
-    """Have ``functions`` skipped when a caller of theirs is compiled, now or once somebody imports TorchDynamo."""
+    """Have ``functions`` skipped when a caller of theirs is compiled, now or once TorchDynamo is imported."""
     global _watch  # noqa: PLW0603  one per process
     _ours.update(functions)
     if _set is not None:

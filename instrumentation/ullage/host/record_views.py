@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NULL_RECORD = memoryview(bytearray(8 * 64)).cast("q")
-"""Where stores go when there is no segment: the same code runs, and nobody reads the result."""
+"""Where stores go when there is no segment: the same code runs, and the result is not read."""
 
 EMPTY_RECORD = memoryview(bytes(8 * 64)).cast("q")
 """A record that counted nothing."""

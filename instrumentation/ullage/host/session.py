@@ -304,7 +304,7 @@ class Session:
     def at_exit(self) -> None:
         """Declare the stop of a program that ends in order.
 
-        Not for an engine's core and workers: vLLM ends them in order after a failure, too.
+        Not for an engine's core and workers: an engine may end them in order after a failure, too.
         """
         if self.identity.role not in ("main", "launcher", "api"):
             return

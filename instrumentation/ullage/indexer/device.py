@@ -169,7 +169,7 @@ _live: WeakSet[Harvested] = WeakSet()
 
 
 def at_ticks(harvested: Harvested) -> None:
-    """Have ``harvested.harvest()`` called at each step tick, for as long as somebody else refers to it."""
+    """Have ``harvested.harvest()`` called at each step tick, as long as it is referred to elsewhere."""
     _live.add(harvested)
     process.chores.at_ticks(_harvest)
 

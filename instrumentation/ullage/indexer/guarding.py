@@ -22,7 +22,7 @@ class Indexer:
 
     Attributes:
         name: Of the buffer.
-        planned: The rows that somebody planned for; times ``margin``, plus 1, they are the capacity to begin with.
+        planned: The planned number of rows; times ``margin``, plus 1, they are the capacity to begin with.
         margin: At least 1.
         max_capacity: No capacity goes beyond it; None for no such limit.
     """
@@ -103,7 +103,7 @@ class Indexer:
         Args:
             idx: (n,) int32 or int64 on the device of the rows; without a dimension, one row.
             values: (*idx.shape, *row_shape) in the dtype of the rows. No gradient flows into the rows.
-            host_idx: The same indices on the host: a CPU tensor, a NumPy array or a list. Not looked at if ``idx`` is
+            host_idx: The same indices on the host: a CPU tensor, a NumPy array or a list. Ignored if ``idx`` is
                 on the host itself.
             bound: The largest index + 1, or more.
 

@@ -52,7 +52,7 @@ class GrowingIndexer(Indexer):
 
     It starts with int(base_capacity x margin) + 1 rows, or ``max_capacity`` if that is less. It grows in ``write``,
     by indices that the host knows, or by those that were harvested from the device since the last one. Growth
-    replaces the storage and waits for the device: take ``rows`` anew after it.
+    replaces the storage and waits for the device: take ``rows`` again after it.
 
     Args:
         name: Of the buffer; unique in this process.
@@ -93,7 +93,7 @@ class GrowingIndexer(Indexer):
         return self._resizes
 
     def lock(self) -> None:
-        """Forbid growth from now on, because somebody holds on to the storage: a captured graph, say."""
+        """Forbid growth from now on, because the storage is referred to, for example by a captured graph."""
         self._locked = True
 
     def is_current(self, tensor: torch.Tensor) -> bool:

@@ -49,7 +49,7 @@ def worst(idx: torch.Tensor, capacity: int) -> tuple[int, int, int]:
 
 
 def check_indices(name: str, idx: torch.Tensor, device: torch.device) -> None:
-    """Hold a batch of indices against what an indexer can use; its values are not looked at.
+    """Check that an indexer can use a batch of indices; its values are not read.
 
     Raises:
         TypeError: It is no tensor of int32 or int64.

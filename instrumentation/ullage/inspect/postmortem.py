@@ -26,7 +26,7 @@ _OWN = frozenset({"engine_id", "incarnation"})
 
 
 class Death(NamedTuple):
-    """A process that is dead. ``seen_ns``: when that was seen, 0 where nobody saw it; ``cause`` likewise."""
+    """A process that is dead. ``seen_ns``: when that was seen, 0 if it is not known; ``cause`` likewise."""
 
     process: str
     snapshot: Snapshot
@@ -84,7 +84,7 @@ class PostMortem:
         order: The dead of the same engine, in the order in which they died.
         phase: The function of the engine it died in; empty if it was in none that is watched.
         step_age_ns: How long the step it died in had been going on when the death was seen; None if it died between
-            steps, or nobody saw it.
+            steps, or the moment is not known.
         batch_requests: Of that step; 0 if not known.
         batch_tokens: Likewise.
         nearest: The buffers that were nearest to full, worst first; fixed ones, which always are, left out.

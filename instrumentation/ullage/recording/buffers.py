@@ -36,11 +36,11 @@ class Buffer:
         observe: ``observe(used, times=1)``: the buffer needs ``used`` units now, a host integer, not a tensor; it
             stands for ``times`` observations, which may be 0: then it counts in the next one. Called from a compiled
             function it does nothing.
-        resize: ``resize(capacity)``: the buffer was allocated anew with this capacity.
-        exhausted: ``exhausted(needed=0)``: somebody who was running was denied, or an allocation failed.
-        deferred: ``deferred()``: somebody who was waiting goes on waiting. Normal.
-        checked: ``checked(count)``: so many indices were held against the capacity, apart from observations.
-        violated: ``violated(index, count=1, detail="")``: so many of them were outside, this one the farthest;
+        resize: ``resize(capacity)``: the buffer was allocated again, with this capacity.
+        exhausted: ``exhausted(needed=0)``: a running request was denied, or an allocation failed.
+        deferred: ``deferred()``: a waiting request goes on waiting. Normal.
+        checked: ``checked(count)``: ``count`` indices were compared with the capacity, apart from observations.
+        violated: ``violated(index, count=1, detail="")``: ``count`` of them were outside, this one the farthest;
             ``detail`` goes into the event.
     """
 
@@ -87,7 +87,7 @@ class Buffer:
         return self.observe, self.resize, self.exhausted, self.deferred, self.checked, self.violated
 
     def warn_at(self, used: SupportsIndex) -> None:
-        """Raise the warning line to ``used`` units: up to there, use is what somebody planned for."""
+        """Raise the warning line to ``used`` units: up to there, use is as planned."""
         with safety.shield(f"buffer {self.name}: warn_at"), self._owner.session.lock:
             self._warn_at = size("warn_at", used)
             self._views()[1][B.WARN_AT] = self._warn_at

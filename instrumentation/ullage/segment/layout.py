@@ -86,7 +86,7 @@ INVENTORY_MAX = BUFFERS.records // 2
 class P(IntEnum):
     """Plain words of the process record. Times are nanoseconds since the Unix epoch, 0 for never.
 
-    From its ``END`` on, no record of a region was ever used: nobody need read there. 0 if that is not known.
+    From its ``END`` on, no record of a region was ever used: a reader can stop there. 0 if that is not known.
     """
 
     PID = 0
@@ -126,7 +126,7 @@ class B(IntEnum):
 
     ``WARN_AT`` is the use from which a warning is due if that is later than the usual share of the capacity.
     ``EPOCH`` and ``EPOCH_CHECK`` bracket the record: a writer that changes several words together (a resize, a
-    slot used anew) stores ``EPOCH_CHECK`` first and ``EPOCH`` last, so a reader that copies upwards and finds
+    slot used again) stores ``EPOCH_CHECK`` first and ``EPOCH`` last, so a reader that copies upwards and finds
     them equal has words of one epoch.
     """
 

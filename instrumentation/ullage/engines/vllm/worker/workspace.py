@@ -1,4 +1,4 @@
-"""Scratch memory of kernels, in a worker: what callers ask for beside what there is, before and after it is locked.
+"""Scratch memory of kernels, in a worker: what callers ask for and what there is, before and after it is locked.
 
 It grows with the largest request until the warm-up ends and vLLM locks it. A caller that asks for more then fails;
 where it is never locked it grows, and graphs that were captured with the old one point to freed memory.
