@@ -110,11 +110,13 @@ def test_an_older_version_is_replaced_and_nothing_of_it_is_left(tmp_path, links)
 
 def test_a_file_that_was_changed_is_mended(tmp_path):
     install(tmp_path)
-    (tmp_path / "ullage/session.py").write_text("broken")
+    (tmp_path / "ullage/host/session.py").write_text("broken")
 
     assert "already" not in install(tmp_path)
 
-    assert (tmp_path / "ullage/session.py").read_bytes() == (Path(ullage.__file__).parent / "session.py").read_bytes()
+    assert (tmp_path / "ullage/host/session.py").read_bytes() == (
+        Path(ullage.__file__).parent / "host/session.py"
+    ).read_bytes()
 
 
 def test_what_a_killed_copy_left_is_removed(tmp_path):
@@ -139,7 +141,7 @@ def test_an_import_meanwhile_finds_a_whole_package(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(200 if LONG else 20):
-        (tmp_path / "ullage/session.py").write_text("broken")
+        (tmp_path / "ullage/host/session.py").write_text("broken")
         install(tmp_path)
     over.set()
     reader.join()

@@ -24,7 +24,7 @@ shapes = st.integers(-1, 9) | st.lists(st.integers(-1, 9) | st.none() | numbers,
 kinds = st.sampled_from(["hard", "managed", "fixed"]) | texts
 roles = st.sampled_from(["provides", "requires", "is"]) | texts
 inputs = st.dictionaries(texts, scalars, max_size=6)
-uses = st.sampled_from(["observe", "hold", "resize", "exhausted", "checked", "warn_at"])
+uses = st.sampled_from(["observe", "resize", "exhausted", "checked", "warn_at"])
 units = st.sampled_from(["rows", "tokens"]) | texts
 buffers, contracts = {}, {}
 

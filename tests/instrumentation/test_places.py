@@ -178,7 +178,7 @@ HOSTILE = [
     "ullage.buffer(odd, capacity=1, unit='rows').observe(1)",
     "ullage.buffer('b', capacity=1, unit=odd)",
     "ullage.buffer('b', capacity=raises, unit='rows')",
-    *(f"rows.{call}(raises)" for call in ("observe", "hold", "resize", "exhausted", "checked", "violated", "warn_at")),
+    *(f"rows.{call}(raises)" for call in ("observe", "resize", "exhausted", "checked", "violated", "warn_at")),
     "rows.observe(odd); rows.checked(odd)",
     "ullage.Contract('c', dims=5).claim('a', 1)",
     "ullage.Contract('c', dims=None).check(Old)",

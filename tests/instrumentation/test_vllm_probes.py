@@ -443,7 +443,7 @@ def test_an_exception_in_a_step_that_was_left_alone_is_noted(run):
 
 
 def test_when_the_probe_that_says_what_is_new_goes_off_each_step_is_looked_at(program, segments):
-    broken = "from ullage.engines.vllm import scheduler as s; state = s._scheduling.get(core)\n"
+    broken = "from ullage.engines.vllm.core import scheduler as s; state = s._scheduling.get(core)\n"
     broken += "state._tokens = state.scheduled_requests = None\n"
     program(FAKE + FAMILIAR + "steps(5)\n" + broken + "steps(20)", ULLAGE_STRICT="0").finish()
     seen = reader.read(*segments.glob("*.ullage"))
