@@ -128,6 +128,30 @@ def test_an_engine_that_is_over_reads_as_stopped_and_the_next_one_has_another_na
     assert len({each.engine_id for each in seen.values()}) == 2
 
 
+def test_a_client_that_is_dropped_while_another_thread_begins_an_engine_waits_for_nothing(told):
+    seen, out = told("""
+import threading
+client, held, go_on = InprocClient(), threading.Event(), threading.Event()
+def begins():
+    with process._lock:
+        held.set()
+        go_on.wait(20)
+thread = threading.Thread(target=begins)
+thread.start()
+held.wait(20)
+del client
+gc.collect()
+print(process.session.segment is not None, go_on.is_set())
+go_on.set()
+thread.join()
+process.chores.check()
+print(process.session.segment is not None)
+""")
+
+    assert out.split() == ["True", "False", "False"]
+    assert outcomes(seen) == {"vllm0/main": "stopped"}
+
+
 def test_a_shutdown_of_one_is_no_shutdown_of_another(told):
     seen, _ = told("first, second = InprocClient(), InprocClient()\nfirst.shutdown()\nos._exit(0)")
 

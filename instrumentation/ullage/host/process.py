@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ullage import safety
@@ -39,6 +40,7 @@ class Process:
         self._engines: list[Session] = []
         self._versions: dict[str, str] = {}
         self._building = threading.local()
+        self._over: deque[tuple[Session, bool]] = deque()
         self._ended: list[tuple[Path, bool]] = []
         self.session = Session(self._shared)
         self.chores = self._shared.chores
@@ -74,6 +76,7 @@ class Process:
     def begin(self, engine: str) -> Session:
         """Return the session of a new engine instance of a kind such as ``vllm``, and open it."""
         with self._lock:
+            self._end_what_is_over()
             session = self.session if self._may_take_over(engine) else Session(self._shared, engine)
             session.identity.engine = engine
             if engine in self._versions:
@@ -121,8 +124,29 @@ class Process:
     def end(self, session: Session, *, failed: bool) -> None:
         """End the session of an engine instance; the process goes on. The program's own handles start from zero."""
         with self._lock:
+            self._over.append((session, failed))
+            self._end_what_is_over()
+
+    def end_from_finalizer(self, session: Session, *, failed: bool) -> None:
+        """End a session without waiting: a finalizer runs anywhere, also where this thread holds a lock of ours.
+
+        If another thread is at work here, that is left to the next beginning, end or check.
+        """
+        self._over.append((session, failed))
+        self._try_to_end_what_is_over()
+
+    def _try_to_end_what_is_over(self) -> None:
+        if self._over and self._lock.acquire(blocking=False):
+            try:
+                self._end_what_is_over()
+            finally:
+                self._lock.release()
+
+    def _end_what_is_over(self) -> None:
+        while self._over:
+            session, failed = self._over.popleft()
             if session not in self._engines:
-                return
+                continue
             self._engines.remove(session)
             path, lasting = session.end()
             self._pass_on_another(session.identity)
@@ -158,6 +182,7 @@ class Process:
 
     def look_for_switch(self) -> None:
         """Stop recording if there is a file ``disable`` in the directory."""
+        self._try_to_end_what_is_over()
         for session in self.sessions:
             session.look_for_switch()
 
@@ -175,6 +200,7 @@ class Process:
         engines, self._engines = self._engines, []
         self._building = threading.local()
         self._ended.clear()
+        self._over.clear()
         self._shared.ids.clear()
         for record in self._shared.records:
             record.restart()

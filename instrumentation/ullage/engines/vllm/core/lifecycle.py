@@ -68,7 +68,9 @@ def _serves_now_in_process(_result: None, args: Args, _kwargs: Kwargs) -> None:
 def _dropped(session: Session) -> None:
     with safety.shield("end of an engine"):
         session.declare_stop("InprocClient dropped")
-        _withdraw(session, "InprocClient dropped")
+        if not session.stopped:
+            session.note_failure("InprocClient dropped")
+        process.end_from_finalizer(session, failed=not session.stopped)
 
 
 def _start_failed(error: BaseException, _args: Args, _kwargs: Kwargs) -> None:
